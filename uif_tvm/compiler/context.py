@@ -1,0 +1,59 @@
+"""CompileContext: resolved once per export, frozen, passed to everything downstream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from uif_tvm.errors import UsageError
+
+if TYPE_CHECKING:
+    from uif_tvm.compiler.report import ReportBuilder
+    from uif_tvm.target.spec import TargetSpec
+
+FALLBACK_MODES = ("error", "compose", "host")
+
+
+@dataclass(frozen=True)
+class CompileContext:
+    """What one compilation is asked to do.
+
+    Args:
+        target: the resolved target.
+        level: optimisation level 0-3 (see ``pipeline.py``).
+        fallback_mode: what to do with ops the target lacks.
+        disabled_passes: names of passes not to run.
+        disabled_fusion: op or kernel name patterns never to fuse.
+        verify: compare level 3 results with level 0 at export.
+        cache_dir: folder of the kernel cache; ``None`` switches it off.
+        save_temps: folder for IR dumps between passes; ``None`` writes none.
+        report: collects decisions, choices and timings.
+        options: further options of targets and passes.
+    """
+
+    target: TargetSpec
+    level: int
+    report: ReportBuilder
+    fallback_mode: str = "host"
+    disabled_passes: frozenset[str] = frozenset()
+    disabled_fusion: tuple[str, ...] = ()
+    verify: bool = False
+    cache_dir: Path | None = None
+    save_temps: Path | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.level not in (0, 1, 2, 3):
+            raise UsageError(
+                f"optimize_level must be 0, 1, 2 or 3, got {self.level!r}",
+                code="UIF-USAGE-LEVEL",
+                hint="0: no graph optimisation, 1: folding, 2: fusion (default), 3: layout",
+            )
+        if self.fallback_mode not in FALLBACK_MODES:
+            raise UsageError(
+                f"fallback_mode must be one of {', '.join(FALLBACK_MODES)}, "
+                f"got {self.fallback_mode!r}",
+                code="UIF-USAGE-FALLBACK",
+            )

@@ -1,0 +1,110 @@
+"""CompileReport: what the compiler did and why; data first, text second.
+
+Passes and the schedule selector write into a :class:`ReportBuilder`; ``finish`` freezes it into
+plain JSON-able data that is stored in the artifact.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One rewrite considered: fired or declined, where, why, and the predicted gain.
+
+    Args:
+        pass_name: the pass that decided.
+        subject: the op or kernel concerned, by source name.
+        fired: True when the rewrite was done.
+        reason: why, or why not.
+        gain_us: predicted saving in microseconds, where the pass can tell.
+    """
+
+    pass_name: str
+    subject: str
+    fired: bool
+    reason: str
+    gain_us: float | None = None
+
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """How one kernel was implemented.
+
+    Args:
+        kernel: unique kernel name.
+        ops: source ops fused into it.
+        rule: the schedule rule that won.
+        kind: ``tuned``, ``hand-written``, ``library``, ``generic`` or ``host``.
+        detail: tile sizes and the like.
+        declined: rules asked before, each with its reason.
+        calls: call sites in the model.
+        flops, bytes: per call, estimated.
+        cached: True when compiled code came from the kernel cache.
+    """
+
+    kernel: str
+    ops: tuple[str, ...]
+    rule: str
+    kind: str
+    detail: str = ""
+    declined: tuple[str, ...] = ()
+    calls: int = 1
+    flops: float = 0.0
+    bytes: float = 0.0
+    cached: bool = False
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one op kind runs: ``native``, ``composed`` or ``host``, with a reason code."""
+
+    op: str
+    where: str
+    count: int
+    reason: str = ""
+
+
+@dataclass
+class ReportBuilder:
+    """Mutable while one compilation runs; nothing reads it back to decide anything."""
+
+    decisions: list[Decision] = field(default_factory=list)
+    kernels: list[KernelChoice] = field(default_factory=list)
+    placements: list[Placement] = field(default_factory=list)
+    passes: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def decide(
+        self, pass_name: str, subject: str, fired: bool, reason: str, gain_us: float | None = None
+    ) -> None:
+        """Record one rewrite that was done or declined."""
+        self.decisions.append(Decision(pass_name, subject, fired, reason, gain_us))
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the wall time of the body to ``phase``, in seconds."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def finish(self, **header: Any) -> dict[str, Any]:
+        """The report as plain data: ``header`` (versions, target, level) first."""
+        return header | {
+            "passes": list(self.passes),
+            "placement": [asdict(item) for item in self.placements],
+            "kernels": [asdict(item) for item in self.kernels],
+            "decisions": [asdict(item) for item in self.decisions],
+            "memory": dict(self.memory),
+            "seconds": {name: round(value, 4) for name, value in self.seconds.items()},
+            "notes": list(self.notes),
+        }

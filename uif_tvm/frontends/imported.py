@@ -1,0 +1,33 @@
+"""What every frontend returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from uif_tvm.signature import Signature
+
+if TYPE_CHECKING:
+    import tvm
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model in Relax, before any pass of ours.
+
+    Args:
+        mod: one function ``main`` whose parameters are exactly the user's inputs, in order, and
+            whose result is always a tuple; weights are ``relax.Constant``. Variables carry the
+            source's node names as name hints, so that reports can point back.
+        signature: the inputs and outputs under the names the model's author gave them.
+        source: ``"onnx"`` or ``"torch"``.
+        op_histogram: source operator name -> how often it occurred.
+        removed: source operators that mean nothing at inference (dropout, identity) -> count.
+    """
+
+    mod: tvm.IRModule
+    signature: Signature
+    source: str
+    op_histogram: Mapping[str, int] = field(default_factory=dict)
+    removed: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,117 @@
+"""Contracts between the compiler and a target's schedules.
+
+A *planner* is asked by graph passes, before kernels exist, which blocked layout or packing the
+target's kernels want. A *schedule rule* is asked afterwards, per fused kernel, to rewrite its
+TensorIR. Both decline with a :class:`~uif_tvm.target.spec.Refusal`, never silently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import tvm
+
+    from uif_tvm.target.spec import Machine, Refusal, TargetSpec
+
+#: Block annotation that kernels in ``uif_tvm.kernels`` set on their anchor block; the value is
+#: the kernel family's name and rules match on it.
+FAMILY_ATTR = "uif.family"
+
+
+@dataclass(frozen=True)
+class Conv2dProblem:
+    """One 2-D convolution: NCHW data, OIHW weights; lengths in elements, pads as (t, l, b, r)."""
+
+    batch: int
+    in_channels: int
+    in_height: int
+    in_width: int
+    out_channels: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    groups: int
+    dtype: str
+
+    @property
+    def out_height(self) -> int:
+        """Rows of the result."""
+        return self._extent(0, self.in_height, self.padding[0] + self.padding[2])
+
+    @property
+    def out_width(self) -> int:
+        """Columns of the result."""
+        return self._extent(1, self.in_width, self.padding[1] + self.padding[3])
+
+    @property
+    def depthwise(self) -> bool:
+        """One filter per input channel (channel multiplier 1)."""
+        return self.groups == self.in_channels == self.out_channels and self.groups > 1
+
+    def _extent(self, axis: int, size: int, pad: int) -> int:
+        reach = self.dilation[axis] * (self.kernel[axis] - 1) + 1
+        return (size + pad - reach) // self.strides[axis] + 1
+
+
+@dataclass(frozen=True)
+class MatmulProblem:
+    """``[batch..., M, K] x [K, N]`` with constant right-hand side (``m`` counts all rows)."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Conv2dPlan:
+    """Blocked layouts: activations ``N C/cb H W cb``, weights ``O/ob I/ib KH KW ib ob``."""
+
+    channel_block: int
+    in_block: int
+    out_block: int
+
+
+@dataclass(frozen=True)
+class MatmulPlan:
+    """Packed weight layout ``N/nb K nb`` (N padded with zeros up to a multiple of ``nb``)."""
+
+    n_block: int
+
+
+class KernelPlanner(Protocol):
+    """Chooses layouts for graph passes; must be a pure function of the problem and machine."""
+
+    version: int
+
+    def conv2d(self, problem: Conv2dProblem, machine: Machine) -> Conv2dPlan | Refusal:
+        """Blocked layout for a convolution, or why the kernel library has none."""
+        ...
+
+    def matmul(self, problem: MatmulProblem, machine: Machine) -> MatmulPlan | Refusal:
+        """Packed layout for a constant right-hand side, or why there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A scheduled kernel and a short description of the choice (tile sizes and the like)."""
+
+    func: tvm.tirx.PrimFunc
+    detail: str = ""
+
+
+class ScheduleRule(Protocol):
+    """Rewrites one fused kernel. Raise version whenever the output for any kernel changes."""
+
+    name: str
+    version: int
+    #: ``"hand-written"`` or ``"generic"``: how reports class the kernel.
+    kind: str
+
+    def apply(self, func: tvm.tirx.PrimFunc, target: TargetSpec) -> Scheduled | Refusal:
+        """Schedule ``func`` or say why this rule does not fit it."""
+        ...
