@@ -77,9 +77,15 @@ class Conv2dPlan:
 
 @dataclass(frozen=True)
 class MatmulPlan:
-    """Packed weight layout ``N/nb K nb`` (N padded with zeros up to a multiple of ``nb``)."""
+    """Packed weight layout ``N/nb K nb`` (N padded with zeros up to a multiple of ``nb``).
+
+    Args:
+        n_block: columns of one packed panel.
+        m_block: rows of the register tile; the kernel computes whole tiles.
+    """
 
     n_block: int
+    m_block: int
 
 
 class KernelPlanner(Protocol):
