@@ -44,10 +44,10 @@ class BlockFacts:
 def open_schedule(func: PrimFunc) -> Schedule | Refusal:
     """A schedule over ``func`` as ``main``, or a refusal when it is not schedulable TIR."""
     import tvm
-    from tvm import s_tir, tirx
+    from tvm import s_tir
 
     body = func.body
-    if not isinstance(body, tirx.SBlockRealize):
+    if not isinstance(body, s_tir.SBlockRealize):
         return Refusal("not-schedulable", "the function has no root block")
     try:
         return s_tir.Schedule(tvm.IRModule({"main": func}), debug_mask="none")
@@ -76,7 +76,7 @@ def _facts(sch: Schedule, rv: Any) -> BlockFacts:
         and reduce_kind in kinds
         and all(kind in (spatial_kind, reduce_kind) for kind in kinds),
         simple=isinstance(block.body, tirx.BufferStore) and not block.match_buffers,
-        writes=block.writes[0].buffer if len(block.writes) else None,
+        writes=block.writes[0].source if len(block.writes) else None,
     )
 
 
@@ -93,15 +93,16 @@ def family_of(func: PrimFunc) -> str | None:
 
     Cheap: looks at annotations only, so that rules can decline before they build a schedule.
     """
-    from tvm import tirx
+    import tvm_ffi
+    from tvm import s_tir
 
     found: list[str] = []
 
-    def visit(node: Any) -> None:
-        if isinstance(node, tirx.SBlock) and FAMILY_ATTR in node.annotations:
-            found.append(str(node.annotations[FAMILY_ATTR]))
+    def visit(block: Any) -> None:
+        if FAMILY_ATTR in block.annotations:
+            found.append(str(block.annotations[FAMILY_ATTR]))
 
-    tirx.stmt_functor.post_order_visit(func.body, visit)
+    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, visit)], order="pre")
     return found[0] if found else None
 
 

@@ -1,0 +1,109 @@
+"""Matmul schedules: a register tile over packed panels, the epilogue on the tile while it is hot.
+
+Layout of the work (see ``uif_tvm.kernels.matmul``): the right-hand side lies in panels
+``[N/nb, K, nb]``; a panel fits L2 and is read once per row tile, a row tile's left-hand rows fit
+L1. So panels are the outer loop, row tiles the inner one, and K runs inside the register tile.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from uif_tvm.schedules._common.blocks import (
+    family_of,
+    find_anchor,
+    inline_epilogue,
+    open_schedule,
+    static_extents,
+)
+from uif_tvm.schedules._common.parallel import fuse_all, parallel_pays
+from uif_tvm.target.schedule import Scheduled
+from uif_tvm.target.spec import Machine, Refusal
+
+if TYPE_CHECKING:
+    from tvm.s_tir import Schedule
+    from tvm.tirx import PrimFunc
+
+    from uif_tvm.target.spec import TargetSpec
+
+
+class PackedMatmul:
+    """``x [..., M, K]`` times a right-hand side packed at export, with its epilogue."""
+
+    name = "packed-matmul"
+    version = 1
+    kind = "hand-written"
+
+    def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:
+        """See the module text."""
+        if family_of(func) != "packed_matmul":
+            return Refusal("not-this-family", "no packed matmul in this kernel")
+        sch = open_schedule(func)
+        if isinstance(sch, Refusal):
+            return sch
+        anchor = find_anchor(sch, "packed_matmul")
+        if isinstance(anchor, Refusal):
+            return anchor
+        result = inline_epilogue(sch, anchor.rv)
+        if isinstance(result, Refusal):
+            return result
+        mb, nb = (int(extent) for extent in anchor.writes.shape[-2:])
+        outer = len(anchor.writes.shape) - 4
+        lanes = target.machine.lanes(str(anchor.writes.dtype))
+        depth = _reduce_extent(sch, anchor.rv)
+
+        *lead, n = sch.get_loops(result)
+        row = fuse_all(sch, lead[outer:])
+        row_tile, row_in = sch.split(row, [None, mb])
+        panel, column = sch.split(n, [None, nb])
+        sch.reorder(panel, row_tile, row_in, column)
+        tile = [*lead[:outer], panel, row_tile]
+        extents = static_extents(sch, tile)
+        if extents is not None:
+            # One task list over (panel, row tile): balanced for any number of either, and each
+            # core walks a panel's row tiles one after the other, so the panel stays in its L2.
+            tile = [sch.fuse(*tile)]
+            steps = prod(extents) * depth * mb * (nb // lanes) / 2
+            if parallel_pays(steps, target.machine.cores):
+                sch.parallel(tile[0])
+        else:
+            sch.parallel(fuse_all(sch, tile[: outer + 1]))
+        sch.compute_at(anchor.rv, tile[-1], preserve_unit_loops=True)
+        register_tile(sch, anchor.rv, lanes)
+        store_tile(sch, row_in, column, lanes)
+        return Scheduled(sch.mod["main"], f"register tile {mb}x{nb}, K {depth}")
+
+
+def register_tile(sch: Schedule, anchor: Any, lanes: int) -> None:
+    """Accumulate ``[mb, nb]`` in registers: K outside, all of the tile unrolled inside."""
+    *_, row_in, column, k = sch.get_loops(anchor)
+    vector, lane = sch.split(column, [None, lanes])
+    sch.reorder(k, row_in, vector, lane)
+    for loop in (row_in, vector):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    # A local buffer that is only indexed by constants is promoted to registers by LLVM.
+    sch.set_scope(anchor, 0, "local")
+    sch.decompose_reduction(anchor, k)
+
+
+def store_tile(sch: Schedule, row_in: Any, column: Any, lanes: int) -> None:
+    """Write the tile out with the epilogue applied, a vector at a time."""
+    vector, lane = sch.split(column, [None, lanes])
+    sch.unroll(row_in)
+    sch.unroll(vector)
+    sch.vectorize(lane)
+
+
+def _reduce_extent(sch: Schedule, block: Any) -> int:
+    """Extent of the block's only reduction axis (1 when it is symbolic)."""
+    from tvm import tirx
+
+    for var in sch.get(block).iter_vars:
+        if var.iter_type == tirx.IterVar.CommReduce and isinstance(var.dom.extent, tirx.IntImm):
+            return int(var.dom.extent)
+    return 1
+
+
+RULES = (PackedMatmul(),)
