@@ -1,0 +1,235 @@
+"""Reads a fused kernel: its anchor block, and everything after it as one expression.
+
+FuseTIR leaves ``anchor -> element-wise block -> ... -> result`` with intermediate buffers. The
+schedules here emit their own loop nests, so they need the chain as a function
+``result[i] = f(anchor[i], other parameters, i)``; :class:`FusedKernel` is that function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from uif_tvm.target.schedule import FAMILY_ATTR
+from uif_tvm.target.spec import Refusal
+
+if TYPE_CHECKING:
+    from tvm.tirx import PrimFunc
+
+#: Buffer reads that one epilogue may expand to; intermediates used twice are duplicated.
+MAX_READS = 400
+
+Load = Callable[[Any, list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class FusedKernel:
+    """An anchor block and its element-wise followers.
+
+    Args:
+        func: the fused function.
+        anchor: the block that carries the family annotation.
+        family: value of that annotation.
+        inputs: parameters that the anchor reads, in order of first use.
+        result: the parameter that the function writes.
+        chain: intermediate buffer -> (index variables, value).
+    """
+
+    func: PrimFunc
+    anchor: Any
+    family: str
+    inputs: tuple[Any, ...]
+    result: Any
+    chain: dict[Any, tuple[list[Any], Any]]
+
+    @property
+    def raw(self) -> Any:
+        """The buffer that the anchor writes."""
+        return self.anchor.writes[0].source
+
+    @property
+    def fused_blocks(self) -> int:
+        """Element-wise blocks around the anchor."""
+        return len(self.chain)
+
+    def epilogue(self, indices: list[Any], anchor_value: Any) -> Any:
+        """The result at ``indices``, given the anchor's value there."""
+        from tvm import tirx
+
+        def load(source: Any, at: list[Any]) -> Any:
+            if source.same_as(self.raw):
+                return anchor_value
+            value = self.expand(source, at, load)
+            return tirx.BufferLoad(source, at) if value is None else value
+
+        return load(self.result, indices)
+
+    def expand(self, buffer: Any, at: list[Any], load: Load) -> Any:
+        """An intermediate's value at ``at`` with its reads made by ``load``; ``None`` if none."""
+        if buffer not in self.chain:
+            return None
+        variables, value = self.chain[buffer]
+        return rebuild(value, dict(zip(variables, at, strict=True)), load)
+
+
+class UnreadableError(Exception):
+    """The function is no anchor followed by an element-wise chain; carries the reason."""
+
+
+def shape_of(buffer: Any) -> tuple[int, ...]:
+    """Static shape of a buffer."""
+    return tuple(int(extent) for extent in buffer.shape)
+
+
+def read_fused(func: PrimFunc, families: tuple[str, ...]) -> FusedKernel | Refusal:
+    """``func`` as a :class:`FusedKernel` whose anchor's family is one of ``families``."""
+    from tvm import s_tir
+
+    if not isinstance(func.body, s_tir.SBlockRealize):
+        return Refusal("fused-shape", "no root block")
+    try:
+        anchor, family, chain = None, "", {}
+        for block in _leaf_blocks(func.body.block.body):
+            label = block.annotations.get(FAMILY_ATTR)
+            if label is not None and str(label) in families:
+                if anchor is not None:
+                    raise UnreadableError("two anchor blocks")
+                anchor, family = block, str(label)
+            else:
+                variables = [item.var for item in block.iter_vars]
+                chain[block.writes[0].source] = (variables, _elementwise_value(block))
+        if anchor is None:
+            return Refusal("family", f"no block of family {' or '.join(families)}")
+        inputs, result = _inputs(anchor), _result(func, anchor, chain)
+        kernel = FusedKernel(func, anchor, family, inputs, result, chain)
+        _check(kernel)
+    except UnreadableError as reason:
+        return Refusal("fused-shape", str(reason))
+    return kernel
+
+
+def _leaf_blocks(stmt: Any) -> list[Any]:
+    """The blocks of a sequence of plain loop nests, in order."""
+    from tvm import s_tir, tirx
+
+    found = []
+    for nest in stmt.seq if isinstance(stmt, tirx.SeqStmt) else [stmt]:
+        loops = []
+        while isinstance(nest, tirx.For):
+            loops.append(nest.loop_var)
+            nest = nest.body
+        if not isinstance(nest, s_tir.SBlockRealize):
+            raise UnreadableError(f"a {type(nest).__name__} where a block was expected")
+        moving = [value for value in nest.iter_values if not _is_zero(value)]
+        if len(moving) != len(loops) or not all(map(_same, moving, loops)):
+            raise UnreadableError(f"block {nest.block.name_hint} is not a plain loop nest")
+        found.append(nest.block)
+    return found
+
+
+def _elementwise_value(block: Any) -> Any:
+    """The value that an element-wise block stores at its own iteration point."""
+    from tvm import tirx
+
+    body, variables = block.body, [item.var for item in block.iter_vars]
+    if block.init is not None or not isinstance(body, tirx.BufferStore):
+        raise UnreadableError(f"block {block.name_hint} is not element-wise")
+    if not _identity(body.indices, variables, shape_of(body.buffer)):
+        raise UnreadableError(f"block {block.name_hint} does not store at its own indices")
+    return body.value
+
+
+def _same(a: Any, b: Any) -> bool:
+    return bool(a.same_as(b))
+
+
+def _is_zero(index: Any) -> bool:
+    from tvm import tirx
+
+    return isinstance(index, tirx.IntImm) and int(index.value) == 0
+
+
+def _identity(indices: Any, variables: list[Any], shape: tuple[int, ...]) -> bool:
+    """Whether ``indices`` are the variables themselves (or 0 along an axis of extent 1)."""
+    return len(indices) == len(variables) and all(
+        _same(index, var) or (extent == 1 and _is_zero(index))
+        for index, var, extent in zip(indices, variables, shape, strict=True)
+    )
+
+
+def _inputs(anchor: Any) -> tuple[Any, ...]:
+    out = anchor.writes[0].source
+    found: list[Any] = []
+    for region in anchor.reads:
+        if not any(_same(region.source, known) for known in (out, *found)):
+            found.append(region.source)
+    return tuple(found)
+
+
+def _result(func: PrimFunc, anchor: Any, chain: dict[Any, Any]) -> Any:
+    buffers = (anchor.writes[0].source, *chain)
+    written = [b for b in buffers if any(_same(b, param) for param in func.params)]
+    if len(written) != 1:
+        raise UnreadableError(f"{len(written)} parameters are written, expected one")
+    return written[0]
+
+
+def _check(kernel: FusedKernel) -> None:
+    """The anchor is read at the point being computed, and the expression stays small."""
+    from tvm import tirx
+
+    params = kernel.func.params
+    if any(not isinstance(extent, tirx.IntImm) for param in params for extent in param.shape):
+        raise UnreadableError("a shape is not static")
+    if any(not any(_same(b, param) for param in params) for b in kernel.inputs):
+        raise UnreadableError("the anchor reads an intermediate buffer")
+    if shape_of(kernel.raw) != shape_of(kernel.result):
+        raise UnreadableError("the result's shape differs from the anchor's")
+    point = [tirx.Var(f"i{axis}", "int64") for axis in range(len(kernel.raw.shape))]
+    reads = 0
+
+    def load(source: Any, at: list[Any]) -> Any:
+        nonlocal reads
+        reads += 1
+        if reads > MAX_READS:
+            raise UnreadableError(f"the epilogue expands to more than {MAX_READS} reads")
+        if _same(source, kernel.raw) and not _identity(at, point, shape_of(source)):
+            raise UnreadableError("the epilogue reads the anchor at another point")
+        value = kernel.expand(source, at, load)
+        return tirx.BufferLoad(source, at) if value is None else value
+
+    load(kernel.result, point)
+
+
+def rebuild(expr: Any, bound: dict[Any, Any], load: Load) -> Any:
+    """``expr`` with variables replaced through ``bound`` and buffer reads made by ``load``.
+
+    Raises:
+        UnreadableError: for an expression kind that no element-wise kernel contains.
+    """
+    import tvm
+    from tvm import tirx
+
+    def visit(node: Any) -> Any:
+        if isinstance(node, tirx.Var):
+            return bound.get(node, node)
+        if isinstance(node, tvm.ir.TensorLoad):
+            return load(node.source, [visit(index) for index in node.indices])
+        if isinstance(node, tirx.Cast):
+            return tirx.Cast(node.ty, visit(node.value))
+        if isinstance(node, tirx.Not):
+            return tirx.Not(visit(node.a))
+        if isinstance(node, tirx.Select):
+            parts = (node.condition, node.true_value, node.false_value)
+            return tirx.Select(*map(visit, parts))
+        if isinstance(node, tvm.ir.Call):
+            arguments = [visit(argument) for argument in node.args]
+            return tvm.ir.Call(node.op, arguments, node.attrs, node.ty_args, ret_ty=node.ty)
+        if hasattr(node, "a") and hasattr(node, "b"):
+            return type(node)(visit(node.a), visit(node.b))
+        if isinstance(node, tvm.ir.Constant) or isinstance(node, (tirx.IntImm, tirx.FloatImm)):
+            return node
+        raise UnreadableError(f"expression {type(node).__name__} in the epilogue")
+
+    return visit(expr)
