@@ -1,3 +1,38 @@
-"""uif: the layer between model frameworks and chips, built on Apache TVM."""
+"""uif: the layer between model frameworks and chips, built on Apache TVM.
+
+    import uif
+
+    uif.export(model, dummy_input, output_path="model.uif")
+    engine = uif.load("model.uif")
+    outputs = engine.run(x)
+
+Importing this package checks that the installed versions fit together and imports nothing heavy;
+NumPy and TVM come along with the first call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from uif_tvm import compat
+from uif_tvm.errors import UifError
+
+if TYPE_CHECKING:
+    from uif_tvm.api import export, load
 
 __version__ = "0.1.0"
+__all__ = ["UifError", "__version__", "export", "load"]
+
+compat.check()
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("export", "load"):
+        from uif_tvm import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,77 @@
+# Everything a contributor runs. Needs Python 3.11 or newer, make and g++; the rest goes into .venv.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SETUP := pyproject.toml setup.py constraints.txt
+SOURCES := uif_tvm targets schedules relay_passes tuning_logs
+TREE := build/tree
+JOBS ?= 2
+
+# Narrow `make bench` down, e.g. MODELS="resnet50 minilm_l6_128" THREADS=1 ROUNDS=5
+MODELS ?=
+THREADS ?= 1 2
+ROUNDS ?= 12
+# Another list of models for `make corpus`, and which of them, e.g. IDS="ppocr_v4_rec magika_v3_3"
+CORPUS ?= tests/corpus/corpus.json
+IDS ?=
+
+.PHONY: help
+help: ## Show this text
+	@echo 'Targets (reports go to build/reports):'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# One stamp per set of extras, so that a second run installs nothing.
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'error: Python 3.11 or newer is needed; run: make PYTHON=/path/to/python3.11' >&2; exit 4; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo 'error: cannot make a virtual environment; on Debian: apt-get install python3-venv' >&2; \
+	  exit 4; }
+
+$(VENV)/.installed-%: $(PY) $(SETUP)
+	@echo "installing uif[$*] into $(VENV) ..." >&2
+	@$(PIP) --editable '.[$*]'
+	@touch $@
+
+.PHONY: demo
+demo: $(VENV)/.installed-demo ## Compile a trained OCR model and read a line of text with it
+	@$(PY) examples/demo.py
+
+.PHONY: test
+test: $(VENV)/.installed-dev ## Run all tests
+	@$(PY) -m pytest -n $(JOBS)
+
+.PHONY: lint
+lint: $(VENV)/.installed-dev tree ## Check style and layering
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@cd $(TREE) && $(CURDIR)/$(VENV)/bin/lint-imports --no-logo $(CURDIR)/pyproject.toml
+
+.PHONY: types
+types: $(VENV)/.installed-dev tree ## Check types
+	@MYPYPATH=$(TREE) $(PY) -m mypy --config-file pyproject.toml $(TREE)/uif_tvm
+
+# The layout as it is installed, made of links, for tools that do not know package-dir.
+.PHONY: tree
+tree:
+	@rm -rf $(TREE) && mkdir -p $(TREE)
+	@cp -rs "$(CURDIR)/uif_tvm" $(TREE)/
+	@for part in $(filter-out uif_tvm,$(SOURCES)); do \
+	  cp -rs "$(CURDIR)/$$part" $(TREE)/uif_tvm/; done
+
+.PHONY: bench
+bench: $(VENV)/.installed-bench ## Compare speed with ONNX Runtime and OpenVINO
+	@$(PY) -m uif_tvm.bench.peers --models '$(MODELS)' --threads '$(THREADS)' --rounds $(ROUNDS)
+
+.PHONY: corpus
+corpus: $(VENV)/.installed-dev ## Run real trained models and compare with references
+	@$(PY) -m tests.corpus.check --corpus '$(CORPUS)' $(IDS)
+
+.PHONY: clean
+clean: ## Remove build products, but neither .venv nor downloaded models
+	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

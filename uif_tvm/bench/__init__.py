@@ -1,0 +1,1 @@
+"""Measuring latency: the clockwork of ``uif bench``, and the comparison with other engines."""

@@ -1,0 +1,201 @@
+"""``uif export``: from a model file to a ``.uif`` file."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from uif_tvm.cli.output import PhaseProgress, emit_json, json_option
+from uif_tvm.cli.tensors import (
+    complete_shapes,
+    input_option,
+    read_inputs,
+    read_shapes,
+    shape_option,
+    synthesise,
+)
+from uif_tvm.errors import UsageError
+
+
+@click.command("export")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("model.uif"),
+    show_default=True,
+    help="Where to write the compiled model.",
+)
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    default=("cpu",),
+    show_default=True,
+    help="What to compile for; repeat it for one file that serves several.",
+)
+@click.option(
+    "-O",
+    "--optimize-level",
+    "level",
+    type=click.IntRange(0, 3),
+    default=2,
+    show_default=True,
+    help="0 nothing, 1 folding, 2 fusion, 3 layouts.",
+)
+@shape_option
+@input_option
+@click.option(
+    "--fallback-mode",
+    type=click.Choice(["error", "compose", "host"]),
+    default="host",
+    show_default=True,
+    help="What to do with ops the target lacks.",
+)
+@click.option("--verify", is_flag=True, help="Compare results with level 0 while exporting.")
+@click.option(
+    "--save-temps",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write the IR between passes into DIR.",
+)
+@click.option(
+    "--disable-pass",
+    "disable_passes",
+    multiple=True,
+    metavar="PASS",
+    help="Leave a pass out; repeatable.",
+)
+@click.option(
+    "--disable-fusion",
+    multiple=True,
+    metavar="OP",
+    help="Never fuse ops or kernels of this name pattern; repeatable.",
+)
+@click.option("--no-cache", is_flag=True, help="Compile every kernel anew.")
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    model: Path,
+    output: Path,
+    targets: tuple[str, ...],
+    level: int,
+    shapes: tuple[str, ...],
+    inputs: tuple[str, ...],
+    fallback_mode: str,
+    verify: bool,
+    save_temps: Path | None,
+    disable_passes: tuple[str, ...],
+    disable_fusion: tuple[str, ...],
+    no_cache: bool,
+    as_json: bool,
+) -> None:
+    """Compile a model into a .uif file.
+
+    MODEL is an .onnx file or a .pt2 file (torch.export.save). Inputs whose shape an ONNX model
+    leaves open need --input-shape, or --input with a real array.
+    """
+    dummy = dummy_input(model, shapes, inputs)
+    options: dict[str, Any] = {"cache_dir": None} if no_cache else {}
+    from uif_tvm import api
+
+    start = time.perf_counter()
+    with PhaseProgress(f"export {model.name}", quiet=_quiet(ctx)) as progress:
+        report = api.export(
+            str(model),
+            dummy,
+            output_path=str(output),
+            optimize_level=level,
+            target_device=targets[0] if len(targets) == 1 else list(targets),
+            fallback_mode=fallback_mode,
+            verify=verify,
+            save_temps=None if save_temps is None else str(save_temps),
+            disable_passes=disable_passes,
+            disable_fusion=disable_fusion,
+            progress=progress,
+            **options,
+        )
+    seconds = time.perf_counter() - start
+    if as_json:
+        emit_json(
+            "export",
+            {
+                "output": str(output),
+                "bytes": output.stat().st_size,
+                "seconds": round(seconds, 3),
+                "targets": list(targets),
+                "report": report,
+            },
+        )
+        return
+    size = output.stat().st_size / 1e6
+    click.echo(f"wrote {output} ({size:.1f} MB) in {seconds:.1f} s for {', '.join(targets)}")
+    for line in summary_lines(report):
+        click.echo(f"  {line}")
+
+
+def dummy_input(
+    model: Path, shapes: tuple[str, ...], inputs: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """Arrays for every input of an ONNX model, made up where none is given; ``None`` for .pt2.
+
+    Raises:
+        UsageError: neither ``.onnx`` nor ``.pt2``; open dimensions; options that do not apply.
+    """
+    suffix = model.suffix.lower()
+    if suffix == ".pt2":
+        if shapes or inputs:
+            raise UsageError(
+                "a .pt2 file fixes its own inputs; --input-shape and --input do not apply",
+                hint="set the shapes when calling torch.export.export",
+            )
+        return None
+    if suffix != ".onnx":
+        raise UsageError(
+            f"{model} is neither .onnx nor .pt2",
+            code="UIF-USAGE-MODEL",
+            hint="save a torch.nn.Module with torch.export.save(torch.export.export(m, args), "
+            "'model.pt2'), or call uif_tvm.export(module, args) from Python",
+        )
+    from uif_tvm.cli.onnx_file import summarise
+
+    specs = summarise(model).signature.inputs
+    given = read_inputs(inputs)
+    concrete = complete_shapes(specs, read_shapes(shapes), given)
+    made = synthesise(specs, concrete)
+    return {spec.name: given.get(spec.name, made.get(spec.name)) for spec in specs}
+
+
+def summary_lines(report: Mapping[str, Any]) -> list[str]:
+    """A compile report in a few lines: kernels by kind, fallbacks, memory, slow phases."""
+    lines: list[str] = []
+    for target, part in per_target(report):
+        kinds = Counter[str]()
+        for kernel in part.get("kernels", ()):
+            kinds[kernel["kind"]] += 1
+        cached = sum(bool(kernel.get("cached")) for kernel in part.get("kernels", ()))
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        lines.append(f"{target}: {sum(kinds.values())} kernels ({counts}; {cached} from the cache)")
+        fallen = [row for row in part.get("placement", ()) if row["where"] != "native"]
+        for row in fallen:
+            lines.append(f"  {row['op']} x{row['count']} runs as {row['where']}: {row['reason']}")
+        lines.extend(f"  note: {note}" for note in part.get("notes", ()))
+    return lines
+
+
+def per_target(report: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """``(target, report)`` pairs of a report over one target or several."""
+    if "targets" in report and isinstance(report["targets"], Mapping):
+        return list(report["targets"].items())
+    return [(str(report.get("target", "target")), report)]
+
+
+def _quiet(ctx: click.Context) -> bool:
+    return bool((ctx.obj or {}).get("quiet"))

@@ -1,0 +1,168 @@
+"""``uif inspect``: what is in a compiled file or an ONNX model, without running it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from uif_tvm.cli.output import emit_json, json_option, print_fields, print_table, size_text
+from uif_tvm.cli.tensors import listed
+from uif_tvm.errors import UsageError
+
+#: Rows of the kernel table without ``--all``.
+TOP = 12
+
+
+@click.command("inspect")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--target", help="Only this target of a .uif file.")
+@click.option("--all", "everything", is_flag=True, help="Every kernel and decision, not the top.")
+@json_option
+def command(file: Path, target: str | None, everything: bool, as_json: bool) -> None:
+    """Say what is in a .uif file or an ONNX model.
+
+    For a .uif file: inputs, outputs, targets and whether they run here, kernels by kind, memory,
+    and what the compiler decided. For an .onnx file: inputs, outputs and operators.
+    """
+    if file.suffix.lower() == ".onnx":
+        _inspect_onnx(file, as_json)
+    elif file.suffix.lower() == ".pt2":
+        raise UsageError(
+            "inspect does not read .pt2 files",
+            hint="export it first: uif export model.pt2 -o model.uif, then inspect model.uif",
+        )
+    else:
+        _inspect_uif(file, target, everything, as_json)
+
+
+def _inspect_onnx(file: Path, as_json: bool) -> None:
+    from uif_tvm.cli.onnx_file import summarise
+
+    summary = summarise(file)
+    if as_json:
+        emit_json(
+            "inspect-onnx",
+            {
+                "file": str(file),
+                "producer": summary.producer,
+                "opsets": summary.opsets,
+                "signature": summary.signature.to_json(),
+                "op_histogram": summary.op_histogram,
+                "weight_bytes": summary.weight_bytes,
+            },
+        )
+        return
+    print_fields(
+        str(file),
+        {
+            "inputs": listed(summary.signature.inputs),
+            "outputs": listed(summary.signature.outputs),
+            "opset": ", ".join(f"{name} {version}" for name, version in summary.opsets.items()),
+            "producer": summary.producer,
+            "weights": size_text(summary.weight_bytes),
+        },
+    )
+    print_table("operators", ("operator", "count>"), summary.op_histogram.items())
+
+
+def _inspect_uif(file: Path, target: str | None, everything: bool, as_json: bool) -> None:
+    from uif_tvm.artifact import describe, open_artifact
+
+    body = describe(file)
+    rows = [row for row in body["targets"] if target in (None, row["id"])]
+    if not rows:
+        known = ", ".join(row["id"] for row in body["targets"])
+        raise UsageError(f"{file} has no code for target {target!r}; it has {known}")
+    with open_artifact(file) as artifact:
+        reports = {
+            section.target: artifact.report(section)
+            for section in artifact.manifest.sections
+            if target in (None, section.target)
+        }
+    if as_json:
+        emit_json("inspect", {**body, "targets": rows, "reports": reports})
+        return
+    versions = ", ".join(f"{name} {version}" for name, version in body["versions"].items())
+    print_fields(
+        f"{file}: {size_text(body['bytes'])}, all digests right",
+        {
+            "model": _model_line(body["model"]),
+            "inputs": _signature_line(body["signature"]["inputs"]),
+            "outputs": _signature_line(body["signature"]["outputs"]),
+            "weights": size_text(body["weight_bytes"]),
+            "made with": versions,
+        },
+    )
+    for row in rows:
+        _print_target(row, reports[row["id"]], everything)
+
+
+def _print_target(row: dict[str, Any], report: dict[str, Any], everything: bool) -> None:
+    kernels = report.get("kernels", [])
+    kinds: Counter[str] = Counter()
+    for kernel in kernels:
+        kinds[kernel["kind"]] += kernel.get("calls", 1)
+    decisions = report.get("decisions", [])
+    fired = sum(bool(decision["fired"]) for decision in decisions)
+    fallen = [item for item in report.get("placement", []) if item["where"] != "native"]
+    click.echo()
+    print_fields(
+        f"target {row['id']}",
+        {
+            "runs here": "yes" if row["runs_here"] else "no: " + "; ".join(row["missing"]),
+            "level": report.get("optimize_level", report.get("level", "?")),
+            "kernels": f"{len(kernels)}; calls: "
+            + (", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none"),
+            "fallbacks": "; ".join(f"{i['op']} x{i['count']} ({i['where']})" for i in fallen)
+            or "none",
+            "memory": ", ".join(
+                f"{name} {size_text(value)}" for name, value in row["memory"].items()
+            )
+            or "not planned",
+            "decisions": f"{fired} rewrites done, {len(decisions) - fired} declined",
+        },
+    )
+    shown = sorted(kernels, key=lambda k: -k.get("flops", 0.0) * k.get("calls", 1))
+    print_table(
+        "kernels, most work first",
+        ("kernel", "ops", "kind", "rule", "calls>", "MFLOP>"),
+        [
+            (
+                kernel["kernel"],
+                ", ".join(kernel["ops"]),
+                kernel["kind"],
+                f"{kernel['rule']} {kernel.get('detail', '')}".strip(),
+                kernel.get("calls", 1),
+                f"{kernel.get('flops', 0.0) / 1e6:.2f}",
+            )
+            for kernel in (shown if everything else shown[:TOP])
+        ],
+    )
+    if len(shown) > TOP and not everything:
+        click.echo(f"  and {len(shown) - TOP} more; show them with --all")
+    if everything:
+        print_table(
+            "decisions",
+            ("pass", "subject", "done", "why"),
+            [
+                (d["pass_name"], d["subject"], "yes" if d["fired"] else "no", d["reason"])
+                for d in decisions
+            ],
+        )
+    for note in report.get("notes", []):
+        click.echo(f"  note: {note}")
+
+
+def _model_line(model: Any) -> str:
+    if isinstance(model, dict):
+        return ", ".join(f"{key} {value}" for key, value in model.items())
+    return str(model)
+
+
+def _signature_line(specs: list[dict[str, Any]]) -> str:
+    from uif_tvm.signature import TensorSpec
+
+    return listed([TensorSpec.from_json(spec) for spec in specs])
