@@ -18,6 +18,7 @@ from uif_tvm.schedules._common.blocks import (
     static_extents,
 )
 from uif_tvm.schedules._common.parallel import fuse_all, parallel_pays
+from uif_tvm.schedules._common.tails import peel_tails
 from uif_tvm.target.schedule import Scheduled
 from uif_tvm.target.spec import Machine, Refusal
 
@@ -72,7 +73,7 @@ class PackedMatmul:
         sch.compute_at(anchor.rv, tile[-1], preserve_unit_loops=True)
         register_tile(sch, anchor.rv, lanes)
         store_tile(sch, row_in, column, lanes)
-        return Scheduled(sch.mod["main"], f"register tile {mb}x{nb}, K {depth}")
+        return Scheduled(peel_tails(sch.mod["main"]), f"register tile {mb}x{nb}, K {depth}")
 
 
 def register_tile(sch: Schedule, anchor: Any, lanes: int) -> None:
