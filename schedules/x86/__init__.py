@@ -1,0 +1,38 @@
+"""Hand-written schedules for x86-64, parameterised by vector width, registers and caches.
+
+Rules go from specific to general; the shared generic rule takes what is left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from uif_tvm.schedules._common import RULES as GENERIC_RULES
+from uif_tvm.schedules.x86.conv2d import BlockedConv2d
+from uif_tvm.schedules.x86.conv_planner import plan_conv2d
+from uif_tvm.schedules.x86.depthwise import BlockedDepthwise
+from uif_tvm.schedules.x86.matmul import RULES as MATMUL_RULES
+from uif_tvm.schedules.x86.matmul_planner import plan_matmul
+from uif_tvm.schedules.x86.pool import BlockedPool
+
+if TYPE_CHECKING:
+    from uif_tvm.target.schedule import Conv2dPlan, Conv2dProblem, MatmulPlan, MatmulProblem
+    from uif_tvm.target.spec import Machine, Refusal
+
+
+class Planner:
+    """Layouts that the rules below want."""
+
+    version = 1
+
+    def conv2d(self, problem: Conv2dProblem, machine: Machine) -> Conv2dPlan | Refusal:
+        """Blocked layout of one convolution."""
+        return plan_conv2d(problem, machine)
+
+    def matmul(self, problem: MatmulProblem, machine: Machine) -> MatmulPlan | Refusal:
+        """Packing of one constant right-hand side."""
+        return plan_matmul(problem, machine)
+
+
+PLANNER = Planner()
+RULES = (BlockedConv2d(), BlockedDepthwise(), BlockedPool(), *MATMUL_RULES, *GENERIC_RULES)

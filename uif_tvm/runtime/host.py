@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from uif_tvm.target.spec import Requirement
+if TYPE_CHECKING:
+    from uif_tvm.target.spec import Requirement
 
 _CPUINFO = Path("/proc/cpuinfo")
 # /proc/cpuinfo names the same fact differently on each architecture.

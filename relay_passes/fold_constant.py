@@ -1,0 +1,85 @@
+"""Constant folding: ``f(c1, c2)  ->  c`` where every operand is a constant.
+
+Values come from the operator's NumPy reference, so folding neither compiles anything nor depends
+on the target. Results much larger than their operands (a broadcast) are left to run time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import Call
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from uif_tvm.compiler.graph_pass import GraphPass
+from uif_tvm.compiler.relax_util import constant_array, make_constant, op_name, static_shape
+from uif_tvm.ops import REGISTRY
+
+if TYPE_CHECKING:
+    from uif_tvm.compiler.context import CompileContext
+
+#: A folded result may be this many times its operands' bytes, or this many bytes.
+GROWTH, ALWAYS = 2, 1 << 16
+
+
+@mutator
+class _Fold(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.folded = 0
+
+    def visit_call_(self, call: Call) -> Any:
+        call = self.visit_expr_post_order(call)
+        value = _evaluate(call, [self._constant(arg) for arg in call.args])
+        if value is None:
+            return call
+        self.folded += 1
+        return make_constant(value)
+
+    def _constant(self, expr: Any) -> np.ndarray[Any, Any] | None:
+        if isinstance(expr, relax.Var):
+            expr = self.lookup_binding(expr)
+        return constant_array(expr)
+
+
+def _evaluate(call: Any, arrays: list[Any]) -> np.ndarray[Any, Any] | None:
+    """The call's value, or ``None`` when it is not constant, not known, or not worth it."""
+    name = op_name(call) if isinstance(call, Call) else None
+    shape = static_shape(call) if name else None
+    if name is None or shape is None:
+        return None
+    if name == "relax.reshape" and arrays[0] is not None:
+        return np.reshape(arrays[0], shape)
+    spec = REGISTRY.get(name.removeprefix("relax."))
+    if spec is None or not arrays or any(array is None for array in arrays):
+        return None
+    dtype = np.dtype(str(call.ty.dtype.dtype))
+    if int(np.prod(shape)) * dtype.itemsize > max(ALWAYS, GROWTH * sum(a.nbytes for a in arrays)):
+        return None
+    attrs = {name: getattr(call.attrs, name) for name in spec.attributes}
+    value = spec.evaluate(arrays, attrs)
+    # A reference that promotes differently from Relax must not change the graph's types.
+    return value if value.dtype == dtype and value.shape == shape else None
+
+
+class FoldConstant(GraphPass):
+    """Evaluate what depends on constants only."""
+
+    name = "fold-constant"
+
+    def apply(self, mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
+        """See the module text."""
+        fold = _Fold(mod)
+        main = fold.visit_expr(mod["main"])
+        if fold.folded:
+            mod = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
+            mod["main"] = main
+            mod = relax.transform.CanonicalizeBindings()(mod)
+            ctx.report.decide(self.name, "main", True, f"{fold.folded} calls folded")
+        return mod
+
+
+PASS = FoldConstant()

@@ -1,0 +1,74 @@
+"""Kernel fusion: ``b = f(a); c = g(b)  ->  c = (g . f)(a)`` by operator pattern.
+
+An output-fusable kernel (convolution, matmul, reduction) takes the elementwise and broadcast
+kernels that follow it as epilogue; chains of injective kernels become one. Grouping is TVM's
+``FuseOps`` over the ``op_pattern`` attributes. A kernel whose name matches one of
+``ctx.disabled_fusion`` is made opaque first and so stays alone.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import tvm
+from tvm import relax, tirx
+
+from uif_tvm.compiler.graph_pass import GraphPass
+from uif_tvm.compiler.relax_util import calls, op_name
+
+if TYPE_CHECKING:
+    from uif_tvm.compiler.context import CompileContext
+
+OPAQUE = 8
+
+
+class FuseKernels(GraphPass):
+    """Fuse producers and consumers into single kernels."""
+
+    name = "fuse-kernels"
+    requires = frozenset({"kernels-only"})
+    ensures = frozenset({"fused"})
+
+    def apply(self, mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
+        """See the module text."""
+        mod = self._isolate(mod, ctx)
+        before = _kernel_calls(mod)
+        mod = relax.transform.AnnotateTIROpPattern()(mod)
+        mod = relax.transform.FuseOps()(mod)
+        mod = relax.transform.FuseTIR()(mod)
+        mod = relax.transform.DeadCodeElimination(["main"])(mod)
+        after = _kernel_calls(mod)
+        saved = sum(before.values()) - sum(after.values())
+        for name, count in after.items():
+            if name.startswith("fused_"):
+                ctx.report.decide(self.name, name, True, f"one kernel, called {count}x")
+        if saved:
+            gain = saved * ctx.target.roofline.launch_us
+            ctx.report.decide(
+                self.name, "main", True, f"{saved} kernel launches saved in all", gain
+            )
+        return mod
+
+    def _isolate(self, mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
+        patterns = ctx.disabled_fusion
+        if not patterns:
+            return mod
+        mod = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
+        for var, func in list(mod.functions.items()):
+            if isinstance(func, tirx.PrimFunc) and any(
+                fnmatch.fnmatch(var.name_hint, pattern) for pattern in patterns
+            ):
+                mod[var] = func.with_attr("op_pattern", OPAQUE)
+                ctx.report.decide(self.name, var.name_hint, False, "fusion disabled on request")
+        return mod
+
+
+def _kernel_calls(mod: tvm.IRModule) -> Counter[str]:
+    return Counter(
+        call.args[0].name_hint for _, call in calls(mod) if op_name(call) == "relax.call_tir"
+    )
+
+
+PASS = FuseKernels()

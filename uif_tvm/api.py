@@ -1,0 +1,211 @@
+"""The one public flow: ``export`` a model, ``load`` the file, ``run`` it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from uif_tvm import __version__
+from uif_tvm.errors import UsageError
+
+if TYPE_CHECKING:
+    from uif_tvm.artifact import TargetPayload
+    from uif_tvm.compiler.context import CompileContext
+    from uif_tvm.frontends.imported import ImportedModel
+    from uif_tvm.runtime.engine import Engine
+
+Progress = Callable[[str, int, int], None]
+
+#: ``cache_dir`` left alone: the user's cache folder.
+DEFAULT_CACHE = "default"
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What an export made.
+
+    Args:
+        path: the ``.uif`` file.
+        reports: target id -> compile report, as stored in the file.
+    """
+
+    path: Path
+    reports: Mapping[str, dict[str, Any]]
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The first target's report."""
+        return next(iter(self.reports.values()))
+
+
+def default_cache_dir() -> Path:
+    """``$UIF_CACHE_DIR``, else ``uif/kernels`` in the user's cache folder."""
+    chosen = os.environ.get("UIF_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "uif" / "kernels"
+
+
+def export(
+    model: Any,
+    dummy_input: Any = None,
+    output_path: str | os.PathLike[str] = "model.uif",
+    optimize_level: int = 2,
+    target_device: str | Sequence[str] = "cpu",
+    fallback_mode: str = "host",
+    *,
+    verify: bool = False,
+    cache_dir: str | os.PathLike[str] | None = DEFAULT_CACHE,
+    save_temps: str | os.PathLike[str] | None = None,
+    disable_passes: Sequence[str] = (),
+    disable_fusion: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> ExportResult:
+    """Compile ``model`` and write a ``.uif`` file.
+
+    Args:
+        model: a ``torch.nn.Module``, a ``torch.export.ExportedProgram``, a ``.pt2`` path, an
+            ``onnx.ModelProto`` or an ``.onnx`` path.
+        dummy_input: example input (array, sequence in order, or dict by name); its shapes are
+            compiled in. May be ``None`` where the model declares static shapes.
+        output_path: where the file goes; replaced in one step, or left as it was.
+        optimize_level: 0 none, 1 folding, 2 fusion (default), 3 layouts and algorithms that may
+            change rounding.
+        target_device: target id, or several for one file.
+        fallback_mode: ``"error"``, ``"compose"`` or ``"host"``: what to do with operators that
+            the target lacks.
+        verify: run the result against level 0 on ``dummy_input`` before the file is written.
+        cache_dir: folder of the kernel cache; ``None`` for none.
+        save_temps: folder that receives the IR after every pass.
+        disable_passes: names of passes to leave out.
+        disable_fusion: kernel name patterns (``*`` and ``?``) that must stay alone.
+        progress: called with (phase, steps done, steps in all).
+
+    Returns:
+        The file's path and the compile reports.
+
+    Raises:
+        UsageError, ImportModelError, UnsupportedError, TargetError, CompileError,
+        ArtifactIOError, EnvironmentFault: see ``uif_tvm.errors``; nothing is written then.
+    """
+    from uif_tvm.artifact import write_artifact
+    from uif_tvm.compiler.context import CompileContext
+    from uif_tvm.compiler.report import ReportBuilder
+    from uif_tvm.frontends.detect import import_model, model_name
+    from uif_tvm.target.registry import get_target
+
+    targets = [target_device] if isinstance(target_device, str) else list(target_device)
+    if not targets or len(set(targets)) != len(targets):
+        raise UsageError(
+            f"target_device must name one or more different targets, got {target_device!r}",
+            code="UIF-USAGE-TARGET",
+            hint="list them with: uif targets list",
+        )
+    contexts = [
+        CompileContext(
+            target=get_target(target),
+            level=optimize_level,
+            report=ReportBuilder(),
+            fallback_mode=fallback_mode,
+            disabled_passes=frozenset(disable_passes),
+            disabled_fusion=tuple(disable_fusion),
+            verify=verify,
+            cache_dir=_cache_dir(cache_dir),
+            save_temps=None if save_temps is None else Path(save_temps),
+        )
+        for target in targets
+    ]
+    tell = progress or (lambda phase, done, total: None)
+    tell("import", 0, 1)
+    imported = import_model(model, dummy_input)
+    tell("import", 1, 1)
+    compiled = [_compile(imported, context, tell) for context in contexts]
+    if verify:
+        from uif_tvm.compiler.verify import verify_levels
+
+        arrays = None if dummy_input is None else _example(imported, dummy_input)
+        for context, built in zip(contexts, compiled, strict=True):
+            verify_levels(
+                imported, context, built, arrays, lambda m, c: _compile(m, c, tell)
+            )
+    tell("write", 0, 1)
+    write_artifact(
+        output_path, model=model_name(model), signature=imported.signature, targets=compiled
+    )
+    tell("write", 1, 1)
+    return ExportResult(Path(output_path), {built.target: dict(built.report) for built in compiled})
+
+
+def load(
+    path: str | os.PathLike[str], target: str | None = None, threads: int | None = None
+) -> Engine:
+    """Open a ``.uif`` file and make it ready to run.
+
+    Args:
+        path: the file. It must stay in place while the engine lives: weights are mapped from it.
+        target: id of the target whose code to use; by default the first that this machine fits.
+        threads: worker threads per run; by default all cores.
+
+    Raises:
+        ArtifactError, ArtifactIOError: damaged, hostile, newer or missing file.
+        EnvironmentFault: this machine lacks what the code needs.
+    """
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise UsageError(
+            f"threads must be a positive integer, got {threads!r}", code="UIF-USAGE-THREADS"
+        )
+    from uif_tvm.artifact import open_artifact
+    from uif_tvm.runtime.engine import Engine
+
+    return Engine(open_artifact(path), target, threads)
+
+
+def _compile(imported: ImportedModel, context: CompileContext, tell: Progress) -> TargetPayload:
+    """One target's section of the file."""
+    from uif_tvm.artifact import TargetPayload
+    from uif_tvm.compiler.lower import compile_module
+    from uif_tvm.compiler.placement import place
+
+    place(imported, context)
+    compiled = compile_module(imported.mod, context, tell)
+    names = [f"w{index}" for index in range(len(compiled.weights))]
+    return TargetPayload(
+        target=context.target.id,
+        requirement=context.target.requirement,
+        library=compiled.library,
+        report=context.report.finish(
+            uif=__version__,
+            tvm=metadata.version("apache-tvm"),
+            target=context.target.id,
+            optimize_level=context.level,
+            fallback_mode=context.fallback_mode,
+            source=imported.source,
+            source_ops=dict(imported.op_histogram),
+            removed_ops=dict(imported.removed),
+        ),
+        entry="main",
+        weights=dict(zip(names, compiled.weights, strict=True)),
+        memory=compiled.memory,
+        options={"optimize_level": context.level, "fallback_mode": context.fallback_mode},
+    )
+
+
+def _cache_dir(choice: str | os.PathLike[str] | None) -> Path | None:
+    if choice is None:
+        return None
+    return default_cache_dir() if choice == DEFAULT_CACHE else Path(choice)
+
+
+def _example(imported: ImportedModel, dummy_input: Any) -> list[Any]:
+    """``dummy_input`` as the arrays that ``run`` takes."""
+    from uif_tvm.runtime.inputs import bind
+
+    if isinstance(dummy_input, Mapping):
+        return bind(imported.signature, (), dummy_input)
+    several = isinstance(dummy_input, tuple | list)
+    return bind(imported.signature, dummy_input if several else (dummy_input,), {})

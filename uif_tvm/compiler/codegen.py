@@ -1,0 +1,148 @@
+"""Kernels to object code: select a schedule, lower, generate, cache.
+
+Kernels are named by their content, so equal kernels of one model are compiled once and equal
+kernels of two models share a cache entry.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tvm
+import tvm_ffi
+from blake3 import blake3
+from tvm import tirx
+
+from uif_tvm import __version__
+from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
+from uif_tvm.compiler.select import select
+from uif_tvm.errors import CompileError
+from uif_tvm.target.spec import dtype_bytes
+
+if TYPE_CHECKING:
+    from uif_tvm.target.spec import TargetSpec
+
+#: Raised whenever the same PrimFunc and schedule would yield other object code.
+CODEGEN_VERSION = 1
+_READABLE = 48
+
+
+def kernel_key(func: tirx.PrimFunc, target: TargetSpec) -> str:
+    """Digest of everything the object code depends on."""
+    bare = func.without_attr("global_symbol") if "global_symbol" in func.attrs else func
+    buffers = [
+        (str(param.dtype), [str(extent) for extent in param.shape]) for param in buffers_of(bare)
+    ]
+    parts = {
+        "func": tvm_ffi.structural_hash(bare),
+        "buffers": buffers,
+        "target": dict(target.tvm_target),
+        "machine": repr(target.machine),
+        "schedules": target.schedule_version,
+        "versions": (tvm.__version__, __version__, CODEGEN_VERSION),
+    }
+    return blake3(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def kernel_symbol(hint: str, key: str) -> str:
+    """Readable and unique: the fused operators, then the head of the key."""
+    readable = re.sub(r"[^A-Za-z0-9_]", "_", hint.removeprefix("fused_"))[:_READABLE].strip("_")
+    return f"{readable}_{key[:12]}"
+
+
+class KernelCompiler:
+    """Compiles PrimFuncs for one target, through the cache."""
+
+    def __init__(self, target: TargetSpec, cache: KernelCache) -> None:
+        self._spec = target
+        self._target = tvm.target.Target(dict(target.tvm_target))
+        self._cache = cache
+        self.crashed: list[str] = []
+
+    def compile_all(
+        self,
+        funcs: dict[str, tuple[str, tirx.PrimFunc]],
+        progress: Callable[[int, int], None],
+    ) -> dict[str, tuple[CompiledKernel, bool]]:
+        """Compile ``{key: (name hint, func)}``; returns ``{key: (kernel, came from cache)}``."""
+        done: dict[str, tuple[CompiledKernel, bool]] = {}
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            futures = {
+                key: pool.submit(self._one, key, hint, func) for key, (hint, func) in funcs.items()
+            }
+            for key, future in futures.items():
+                done[key] = future.result()
+                progress(len(done), len(funcs))
+        self._cache.prune()
+        return done
+
+    def _one(self, key: str, hint: str, func: tirx.PrimFunc) -> tuple[CompiledKernel, bool]:
+        cached = self._cache.get(key)
+        if cached is not None:
+            return cached, True
+        symbol = kernel_symbol(hint, key)
+        flops = estimate_flops(func)
+        choice = select(func, symbol, self._spec)
+        self.crashed += [f"kernel {symbol}: {text}" for text in choice.crashed]
+        try:
+            code = self.object_code(choice.scheduled.func, symbol)
+        except Exception as error:
+            raise CompileError(
+                f"code generation failed for kernel {symbol} scheduled by {choice.rule.name}: "
+                f"{type(error).__name__}: {error}",
+                code="UIF-COMPILE-CODEGEN",
+                op=symbol,
+                target=self._spec.id,
+                hint="report this with the model; export with optimize_level=0 to go on",
+            ) from error
+        kernel = CompiledKernel(
+            code=code,
+            symbol=symbol,
+            rule=choice.rule.name,
+            kind=choice.rule.kind,
+            detail=choice.scheduled.detail,
+            declined=choice.declined + choice.crashed,
+            flops=flops,
+        )
+        if not choice.crashed:
+            self._cache.put(key, kernel)
+        return kernel, False
+
+    def object_code(self, func: tirx.PrimFunc, symbol: str) -> bytes:
+        """Relocatable object with ``func`` under ``symbol``."""
+        module = tvm.IRModule({symbol: func.with_attr("global_symbol", symbol)})
+        library = tirx.build(module, target=self._target)
+        with tempfile.TemporaryDirectory(prefix="uif-") as folder:
+            path = Path(folder) / "kernel.o"
+            library.write_to_file(str(path))
+            return path.read_bytes()
+
+
+def estimate_flops(func: tirx.PrimFunc) -> float:
+    """Arithmetic operations of one call; 0 where the analysis cannot tell (dynamic shapes)."""
+    try:
+        return float(tvm.s_tir.analysis.estimate_tir_flops(tvm.IRModule({"main": func})))
+    except Exception:
+        return 0.0
+
+
+def buffers_of(func: tirx.PrimFunc) -> list[Any]:
+    """The parameters of ``func`` that are buffers."""
+    return [param for param in func.params if isinstance(param.ty, tirx.buffer.BufferType)]
+
+
+def buffer_bytes(func: tirx.PrimFunc) -> float:
+    """Bytes of all parameters: what the kernel must at least read and write."""
+    total = 0.0
+    for buffer in buffers_of(func):
+        extent = 1
+        for size in buffer.shape:
+            extent *= int(size.value) if isinstance(size, tirx.IntImm) else 1
+        total += extent * dtype_bytes(str(buffer.dtype))
+    return total

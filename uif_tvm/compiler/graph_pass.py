@@ -1,0 +1,117 @@
+"""The contract of a graph pass, and the driver that runs passes and checks what they promise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from uif_tvm.errors import CompileError, UifError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import tvm
+
+    from uif_tvm.compiler.context import CompileContext
+
+
+class GraphPass:
+    """One rewrite over a Relax module. Subclasses set the class attributes and ``apply``.
+
+    Attributes:
+        name: unique, kebab-case; what users give to ``disable_passes``.
+        requires: facts that must hold before (see ``FACTS``).
+        ensures: facts that hold afterwards; the driver checks those it can.
+        optional: False for passes without which nothing can be compiled.
+    """
+
+    name: ClassVar[str]
+    requires: ClassVar[frozenset[str]] = frozenset()
+    ensures: ClassVar[frozenset[str]] = frozenset()
+    optional: ClassVar[bool] = True
+
+    def apply(self, mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
+        """Return the rewritten module; never change ``mod`` in place."""
+        raise NotImplementedError
+
+
+def _only_kernels(mod: tvm.IRModule) -> str | None:
+    from uif_tvm.compiler.relax_util import high_level_ops
+
+    left = high_level_ops(mod)
+    return f"operators without a kernel remain: {', '.join(sorted(left))}" if left else None
+
+
+#: Fact -> how to check it (``None``: it is only tracked). A checker returns what is wrong.
+FACTS: dict[str, Callable[[tvm.IRModule], str | None] | None] = {
+    "indices-safe": None,
+    "kernels-only": _only_kernels,
+    "fused": None,
+    "weights-lifted": None,
+}
+
+
+class PassDriver:
+    """Runs passes in order, checks needs and promises, and dumps the IR where asked to."""
+
+    def __init__(self, ctx: CompileContext) -> None:
+        self._ctx = ctx
+        self._facts: set[str] = set()
+
+    def run(self, passes: Iterable[GraphPass], mod: tvm.IRModule) -> tvm.IRModule:
+        """Apply each enabled pass to ``mod``.
+
+        Raises:
+            CompileError: a pass failed or broke its promise; names the passes run before it.
+        """
+        for graph_pass in passes:
+            if graph_pass.optional and graph_pass.name in self._ctx.disabled_passes:
+                self._ctx.report.notes.append(f"pass {graph_pass.name} disabled on request")
+                continue
+            mod = self._run_one(graph_pass, mod)
+        return mod
+
+    def _run_one(self, graph_pass: GraphPass, mod: tvm.IRModule) -> tvm.IRModule:
+        missing = graph_pass.requires - self._facts
+        if missing:
+            self._fail(graph_pass, f"it requires {', '.join(sorted(missing))}, which no pass before ensured")
+        try:
+            with self._ctx.report.timed(f"pass {graph_pass.name}"):
+                mod = graph_pass.apply(mod, self._ctx)
+        except UifError:
+            raise
+        except Exception as error:
+            # TVM raises bare built-ins; the user needs to know which pass they came from.
+            self._fail(graph_pass, f"{type(error).__name__}: {error}", error)
+        for fact in graph_pass.ensures:
+            check = FACTS[fact]
+            wrong = check(mod) if check else None
+            if wrong:
+                self._fail(graph_pass, f"it promised {fact}, but {wrong}")
+            self._facts.add(fact)
+        self._ctx.report.passes.append(graph_pass.name)
+        self._dump(graph_pass, mod)
+        return mod
+
+    def _fail(self, graph_pass: GraphPass, what: str, cause: Exception | None = None) -> None:
+        before = ", ".join(self._ctx.report.passes) or "none"
+        remedy = (
+            f"export with disable_passes=[{graph_pass.name!r}] to go on, and report this"
+            if graph_pass.optional
+            else "this pass cannot be disabled; report this with the model"
+        )
+        raise CompileError(
+            f"pass {graph_pass.name} failed: {what}\n  passes run before: {before}",
+            code="UIF-COMPILE-PASS",
+            op=graph_pass.name,
+            target=self._ctx.target.id,
+            hint=remedy,
+        ) from cause
+
+    def _dump(self, graph_pass: GraphPass, mod: tvm.IRModule) -> None:
+        folder = self._ctx.save_temps
+        if folder is None:
+            return
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        name = f"{len(self._ctx.report.passes):02d}-{graph_pass.name}.py"
+        (Path(folder) / name).write_text(mod.script(show_meta=False))

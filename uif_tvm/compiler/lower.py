@@ -1,0 +1,229 @@
+"""From an imported model to machine code: passes, kernels, memory plan, virtual-machine code."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.ir import Call, GlobalVar
+from tvm.relax import _ffi_api as relax_ffi
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from uif_tvm.compiler.codegen import KernelCompiler, buffer_bytes, kernel_key
+from uif_tvm.compiler.graph_pass import PassDriver
+from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
+from uif_tvm.compiler.pipeline import passes_for, phases
+from uif_tvm.compiler.relax_util import bindings, calls, op_name
+from uif_tvm.compiler.report import KernelChoice
+from uif_tvm.errors import CompileError, EnvironmentFault
+from uif_tvm.relay_passes.lift_weights import WEIGHTS_ATTR
+
+if TYPE_CHECKING:
+    from uif_tvm.compiler.context import CompileContext
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """Machine code and weights of one model on one target.
+
+    Args:
+        library: shared object with the kernels and the virtual machine's code.
+        weights: arrays in the order of main's trailing parameter.
+        memory: planned bytes by kind (``weights``, ``activations``, ``io``).
+        op_count: kernel calls per run.
+    """
+
+    library: bytes
+    weights: list[np.ndarray[Any, Any]]
+    memory: dict[str, int]
+    op_count: int
+
+
+def compile_module(mod: tvm.IRModule, ctx: CompileContext, progress: Progress) -> CompiledModel:
+    """Run the whole pipeline over ``mod`` for ``ctx.target``."""
+    driver = PassDriver(ctx)
+    stages = phases()
+    for index, phase in enumerate(stages):
+        progress(f"pass {phase.name}", index, len(stages))
+        mod = driver.run(passes_for(phase, ctx), mod)
+    weights = [_array(tensor) for tensor in mod.attrs[WEIGHTS_ATTR]]
+    mod = tvm.IRModule(dict(mod.functions))
+    with ctx.report.timed("kernels"):
+        mod, kernels = _compile_kernels(mod, ctx, lambda d, t: progress("compile kernels", d, t))
+    with ctx.report.timed("virtual machine"):
+        mod = _lower_main(mod, ctx)
+        memory = _planned_bytes(mod, weights)
+        ctx.report.memory.update(memory)
+        progress("link", 0, 1)
+        library = _link(mod, ctx, kernels)
+        progress("link", 1, 1)
+    op_count = sum(choice.calls for choice in ctx.report.kernels)
+    return CompiledModel(library, weights, memory, op_count)
+
+
+def _array(tensor: Any) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = tensor.numpy()
+    return array
+
+
+@mutator
+class _Redirect(PyExprMutator):  # type: ignore[misc]
+    """Point every kernel call at the function that now holds the kernel."""
+
+    def __init__(self, mod: tvm.IRModule, targets: dict[str, GlobalVar]) -> None:
+        super().__init__(mod)
+        self.targets = targets
+
+    def visit_call_(self, call: Call) -> Any:
+        call = self.visit_expr_post_order(call)
+        head = call.args[0] if call.args else None
+        if isinstance(head, GlobalVar) and head.name_hint in self.targets:
+            args = [self.targets[head.name_hint], *call.args[1:]]
+            return Call(call.op, args, call.attrs, call.ty_args)
+        return call
+
+
+def _compile_kernels(
+    mod: tvm.IRModule, ctx: CompileContext, progress: Callable[[int, int], None]
+) -> tuple[tvm.IRModule, list[CompiledKernel]]:
+    """Compile every PrimFunc; returns main calling the unique ones by their final names."""
+    uses = Counter(
+        call.args[0].name_hint
+        for _, call in calls(mod)
+        if call.args and isinstance(call.args[0], GlobalVar)
+    )
+    keys: dict[str, str] = {}
+    unique: dict[str, tuple[str, tirx.PrimFunc]] = {}
+    for var, func in mod.functions.items():
+        if isinstance(func, tirx.PrimFunc) and uses[var.name_hint]:
+            key = kernel_key(func, ctx.target)
+            keys[var.name_hint] = key
+            unique.setdefault(key, (var.name_hint, func))
+    compiler = KernelCompiler(ctx.target, KernelCache(ctx.cache_dir))
+    compiled = compiler.compile_all(unique, progress)
+    ctx.report.notes.extend(compiler.crashed)
+    counts: Counter[str] = Counter()
+    for name, key in keys.items():
+        counts[key] += uses[name]
+    for key, (kernel, cached) in compiled.items():
+        hint, func = unique[key]
+        ctx.report.kernels.append(
+            KernelChoice(
+                kernel=kernel.symbol,
+                ops=_ops_of(hint),
+                rule=kernel.rule,
+                kind=kernel.kind,
+                detail=kernel.detail,
+                declined=kernel.declined,
+                calls=counts[key],
+                flops=kernel.flops,
+                bytes=buffer_bytes(func),
+                cached=cached,
+            )
+        )
+    final = {}
+    for key, (kernel, _) in compiled.items():
+        final[key] = GlobalVar(kernel.symbol)
+        relax.expr._update_type(final[key], unique[key][1].ty)
+    redirect = _Redirect(mod, {name: final[key] for name, key in keys.items()})
+    functions: dict[Any, Any] = {final[key]: func for key, (_, func) in unique.items()}
+    for var, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            functions[var] = redirect.visit_expr(func)
+    return tvm.IRModule(functions), [kernel for kernel, _ in compiled.values()]
+
+
+def _ops_of(hint: str) -> tuple[str, ...]:
+    """Operators in a kernel's name, as fusion joined them."""
+    return (hint.removeprefix("fused_"),)
+
+
+def _lower_main(mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
+    """Relax with kernel calls -> Relax with explicit storage, ready for code generation."""
+    transform = relax.transform
+    passes = [
+        transform.RewriteDataflowReshape(),
+        transform.ToNonDataflow(),
+        transform.RemovePurityChecking(),
+        transform.CallTIRRewrite(),
+    ]
+    if ctx.level >= 2:
+        passes.append(transform.StaticPlanBlockMemory())
+    passes += [
+        transform.LowerAllocTensor(),
+        transform.KillAfterLastUse(),
+        transform.LowerRuntimeBuiltin(),
+        transform.ComputePrimValue(),
+        transform.VMShapeLower(emit_err_ctx=False),
+        transform.AttachGlobalSymbol(),
+    ]
+    with tvm.target.Target(dict(ctx.target.tvm_target)):
+        return tvm.transform.Sequential(passes)(mod)
+
+
+def _planned_bytes(mod: tvm.IRModule, weights: list[np.ndarray[Any, Any]]) -> dict[str, int]:
+    """Bytes by kind; activations are what static storages of all tensors add up to."""
+    activations = 0
+    for binding in bindings(mod["main"]):
+        value = getattr(binding, "value", None)
+        if isinstance(value, Call) and op_name(value) == "relax.vm.alloc_storage":
+            sizes = getattr(value.args[0], "values", ())
+            if all(isinstance(size, tirx.IntImm) for size in sizes):
+                activations += int(np.prod([int(size.value) for size in sizes]))
+    return {"weights": sum(w.nbytes for w in weights), "activations": activations}
+
+
+def _link(mod: tvm.IRModule, ctx: CompileContext, kernels: list[CompiledKernel]) -> bytes:
+    """One shared object out of the kernels' objects and main's virtual-machine code."""
+    target = tvm.target.Target(dict(ctx.target.tvm_target))
+    builder = relax.ExecBuilder()
+    leftover = relax_ffi.VMCodeGen(builder, mod)
+    done = {kernel.symbol for kernel in kernels}
+    # Passes after kernel selection add small helpers, for shapes computed at run time.
+    helpers = {
+        var: func
+        for var, func in leftover.functions.items()
+        if isinstance(func, tirx.PrimFunc) and var.name_hint not in done
+    }
+    library = tirx.build(tvm.IRModule(helpers), target=target) if helpers else None
+    with tempfile.TemporaryDirectory(prefix="uif-link-") as folder:
+        objects = []
+        for kernel in kernels:
+            path = Path(folder) / f"{kernel.symbol}.o"
+            path.write_bytes(kernel.code)
+            objects.append(tvm.runtime.load_static_library(str(path), [kernel.symbol]))
+        executable = relax.vm_build.VMExecutable(
+            relax_ffi.VMLink(builder, target, library, objects, {})
+        )
+        out = Path(folder) / "lib.so"
+        try:
+            executable.export_library(str(out))
+        except Exception as error:
+            raise _link_error(error, ctx) from error
+        return out.read_bytes()
+
+
+def _link_error(error: Exception, ctx: CompileContext) -> Exception:
+    if isinstance(error, FileNotFoundError) or "No such file" in str(error):
+        return EnvironmentFault(
+            f"linking needs a C++ compiler, and none was found: {error}",
+            stage="compile",
+            code="UIF-ENV-LINKER",
+            target=ctx.target.id,
+            hint="install g++ (Debian: apt-get install g++)",
+        )
+    return CompileError(
+        f"linking the library failed: {error}",
+        code="UIF-COMPILE-LINK",
+        target=ctx.target.id,
+        hint="run uif env to check the compiler",
+    )

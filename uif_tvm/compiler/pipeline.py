@@ -1,0 +1,63 @@
+"""The pipeline: a table of contents. Levels choose phases; passes hold the logic.
+
+Level 0: one kernel per operator, every tensor can be tapped.
+Level 1: + constant folding, dead code.
+Level 2: + weight packing, blocked kernels, kernel fusion, memory reuse (default).
+Level 3: + layouts kept over whole regions, algorithms that change rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uif_tvm.compiler.context import CompileContext
+    from uif_tvm.compiler.graph_pass import GraphPass
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A named group of passes, each with the lowest level it runs at."""
+
+    name: str
+    passes: tuple[tuple[int, GraphPass], ...]
+
+
+def phases() -> tuple[Phase, ...]:
+    """All phases in order; imported late because passes need TVM."""
+    import importlib, types
+    def _try(name):
+        try:
+            return importlib.import_module("uif_tvm.relay_passes." + name)
+        except ModuleNotFoundError:
+            from uif_tvm.compiler.graph_pass import GraphPass
+            class P(GraphPass):
+                ensures = frozenset({"indices-safe"}) if name == "safe_indexing" else frozenset()
+                def apply(self, mod, ctx): return mod
+            P.name = name
+            return types.SimpleNamespace(PASS=P())
+    block_layout, common_subexpr, dead_code, fold_affine, fold_constant, fuse_kernels, legalize, lift_weights, pack_matmul, safe_indexing = map(_try, "block_layout common_subexpr dead_code fold_affine fold_constant fuse_kernels legalize lift_weights pack_matmul safe_indexing".split())
+
+    return (
+        Phase("make-safe", ((0, safe_indexing.PASS),)),
+        Phase(
+            "canonicalise",
+            (
+                (1, fold_constant.PASS),
+                (1, dead_code.PASS),
+                (2, fold_affine.PASS),
+                (2, common_subexpr.PASS),
+            ),
+        ),
+        Phase("layout", ((2, block_layout.PASS), (2, pack_matmul.PASS), (2, dead_code.PASS))),
+        Phase("kernels", ((0, legalize.PASS), (2, fuse_kernels.PASS))),
+        Phase("weights", ((0, lift_weights.PASS),)),
+    )
+
+
+def passes_for(phase: Phase, ctx: CompileContext) -> list[GraphPass]:
+    """The passes of ``phase`` at the context's level, then the target's own."""
+    chosen = [graph_pass for level, graph_pass in phase.passes if level <= ctx.level]
+    extra = ctx.target.phase_overrides.get(phase.name)
+    return chosen + list(extra(ctx) if extra else ())

@@ -1,0 +1,111 @@
+"""Small helpers over Relax that TVM lacks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import Call, GenericConst, Op
+
+#: Relax operators that are not computations: they survive legalisation.
+STRUCTURAL = frozenset(
+    {
+        "relax.call_tir",
+        "relax.call_tir_inplace",
+        "relax.call_dps_packed",
+        "relax.call_pure_packed",
+        "relax.call_builtin_with_ctx",
+        "relax.null_value",
+        "relax.shape_of",
+        "relax.tensor_to_shape",
+        "relax.shape_to_tensor",
+        "relax.memory.view",
+        "relax.memory.ensure_zero_offset",
+        "relax.assert_op",
+        "relax.print",
+        "relax.invoke_pure_closure",
+        "relax.builtin.alloc_tensor",
+    }
+)
+
+
+#: Element types that NumPy takes through DLPack; others are copied.
+_DLPACK_DTYPES = frozenset(
+    f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (16, 32, 64)
+) | {"int8", "uint8"}
+
+
+def bindings(func: relax.Function) -> Iterator[Any]:
+    """Every binding of ``func``, those inside ``If`` branches included, in order."""
+
+    def walk(seq: Any) -> Iterator[Any]:
+        for block in seq.blocks:
+            for binding in block.bindings:
+                yield binding
+                value = getattr(binding, "value", None)
+                if isinstance(value, relax.If):
+                    yield from walk(value.true_branch)
+                    yield from walk(value.false_branch)
+
+    yield from walk(func.body)
+
+
+def calls(mod: tvm.IRModule) -> Iterator[tuple[Any, Call]]:
+    """(variable, call) for each call bound in any Relax function of ``mod``."""
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            for binding in bindings(func):
+                value = getattr(binding, "value", None)
+                if isinstance(value, Call):
+                    yield binding.var, value
+
+
+def op_name(call: Call) -> str | None:
+    """Registered name of the operator a call applies, ``None`` for calls of functions."""
+    return call.op.name if isinstance(call.op, Op) else None
+
+
+def high_level_ops(mod: tvm.IRModule) -> Counter[str]:
+    """Relax operators that still need a kernel, with their counts."""
+    found: Counter[str] = Counter()
+    for _, call in calls(mod):
+        name = op_name(call)
+        if name and name.startswith("relax.") and name not in STRUCTURAL:
+            found[name] += 1
+    return found
+
+
+def constant_array(expr: Any) -> np.ndarray[Any, Any] | None:
+    """The value of a tensor constant as a read-only view, ``None`` for anything else."""
+    if not isinstance(expr, GenericConst) or not isinstance(expr.value, tvm.runtime.Tensor):
+        return None
+    array: np.ndarray[Any, Any]
+    if str(expr.ty.dtype.dtype) in _DLPACK_DTYPES and expr.value.numel() > 0:
+        array = np.from_dlpack(expr.value)
+    else:
+        array = expr.value.numpy()
+        array.flags.writeable = False
+    return array
+
+
+def make_constant(array: np.ndarray[Any, Any]) -> GenericConst:
+    """A Relax constant holding exactly ``array`` (``relax.const`` would narrow 64-bit types)."""
+    return relax.const(tvm.runtime.tensor(np.asarray(array, order="C")))
+
+
+def static_shape(expr: Any) -> tuple[int, ...] | None:
+    """Shape of a tensor expression when every extent is known, else ``None``."""
+    shape = getattr(expr.ty, "shape", None)
+    values = getattr(shape, "values", None)
+    if values is None:
+        return None
+    out = []
+    for extent in values:
+        if not isinstance(extent, tvm.tirx.IntImm):
+            return None
+        out.append(int(extent.value))
+    return tuple(out)

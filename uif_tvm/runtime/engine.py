@@ -1,0 +1,138 @@
+"""Engine: a loaded model that runs, counts and explains itself."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from uif_tvm.errors import RunError
+from uif_tvm.runtime.inputs import bind
+from uif_tvm.runtime.stats import RunStats, process_peak_mb
+from uif_tvm.runtime.tensors import Array, aligned, numpy_dtype
+from uif_tvm.runtime.vm import ThreadLocalVM
+from uif_tvm.signature import TensorSpec
+
+if TYPE_CHECKING:
+    from uif_tvm.artifact import Artifact
+
+
+class Engine:
+    """Runs one model on one target. Safe to call from many threads at once.
+
+    Make one with :func:`uif_tvm.load`.
+    """
+
+    def __init__(self, artifact: Artifact, target: str | None, threads: int | None) -> None:
+        start = time.perf_counter()
+        self._artifact = artifact
+        self._section = artifact.select(target)
+        self._signature = artifact.manifest.signature
+        self._report = artifact.report(self._section)
+        self._vm = ThreadLocalVM(artifact.library(self._section), self._section.entry, threads)
+        self._vm.function()
+        # The arrays own the mapped memory that the tensors look into.
+        self._weights = [aligned(artifact.weight(name)) for name in self._section.weights]
+        tensors = [self._vm.tensor(array) for array in self._weights]
+        self._packed = self._vm.pack(tensors)
+        self._weight_addresses = {array.ctypes.data for array in self._weights}
+        self._output_dtypes = [numpy_dtype(spec.dtype) for spec in self._signature.outputs]
+        self._stats = RunStats()
+        self._load_ms = (time.perf_counter() - start) * 1e3
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What :meth:`run` takes, in order."""
+        return self._signature.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What :meth:`run` returns, in order."""
+        return self._signature.outputs
+
+    @property
+    def target(self) -> str:
+        """Id of the target whose code runs."""
+        return str(self._section.target)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What the compiler did for this target: decisions, kernels, placement, memory."""
+        return self._report
+
+    def run(self, *args: Any, **named: Any) -> list[Array]:
+        """Run the model once.
+
+        Args:
+            args: one array per input, in order, or one dict by name.
+            named: the same by keyword.
+
+        Returns:
+            One array per output, in order. Each owns its memory.
+
+        Raises:
+            InputError: names, shapes or dtypes do not fit; nothing was run.
+            RunError: a kernel failed.
+        """
+        start = time.perf_counter()
+        arrays = [aligned(array) for array in bind(self._signature, args, named)]
+        tensors = [self._vm.tensor(array) for array in arrays]
+        try:
+            results = self._vm.function()(*tensors, self._packed)
+        except Exception as error:
+            raise RunError(
+                f"{type(error).__name__}: {error}",
+                target=self.target,
+                hint="report this with the model and its inputs; uif inspect shows the kernels",
+            ) from error
+        foreign = self._weight_addresses.union(array.ctypes.data for array in arrays)
+        outputs = [
+            self._owned(result, dtype, foreign)
+            for result, dtype in zip(results, self._output_dtypes, strict=True)
+        ]
+        self._stats.add(time.perf_counter() - start)
+        return outputs
+
+    def _owned(self, result: Any, dtype: np.dtype[Any], foreign: set[int]) -> Array:
+        """An output that passes an input or a weight through is copied: callers may write to it."""
+        array = self._vm.array(result, dtype)
+        return array.copy() if array.ctypes.data in foreign else array
+
+    def get_stats(self) -> dict[str, Any]:
+        """Counters since load. Times are in milliseconds, memory in MiB.
+
+        ``latency_ms`` is the median over recent runs, the first run apart. ``peak_memory_mb`` is
+        what the model needs by plan: weights, activations at their peak, inputs and outputs;
+        ``process_peak_mb`` is the whole process's peak resident size.
+        """
+        kinds: Counter[str] = Counter()
+        for kernel in self._report["kernels"]:
+            kinds[kernel["kind"]] += kernel["calls"]
+        memory = self._section.memory
+        io = sum(_nbytes(spec) for spec in self.inputs + self.outputs)
+        planned = memory.get("weights", 0) + memory.get("activations", 0) + io
+        return self._stats.snapshot() | {
+            "peak_memory_mb": planned / (1 << 20),
+            "process_peak_mb": process_peak_mb(),
+            "op_count": sum(kinds.values()),
+            "kernels_by_kind": dict(kinds),
+            "host_fallbacks": kinds.get("host", 0),
+            "load_ms": self._load_ms,
+            "target": self.target,
+        }
+
+    def placement(self) -> list[dict[str, Any]]:
+        """Where each kind of operator runs (``native``, ``composed``, ``host``) and why."""
+        return list(self._report["placement"])
+
+    def __repr__(self) -> str:
+        takes = ", ".join(str(spec) for spec in self.inputs)
+        gives = ", ".join(str(spec) for spec in self.outputs)
+        return f"<uif.Engine on {self.target}: ({takes}) -> ({gives})>"
+
+
+def _nbytes(spec: TensorSpec) -> int:
+    extents = [extent if isinstance(extent, int) else 1 for extent in spec.shape]
+    return int(np.prod(extents, dtype=np.int64)) * numpy_dtype(spec.dtype).itemsize

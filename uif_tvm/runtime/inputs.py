@@ -1,0 +1,143 @@
+"""Binding what a caller passes to ``Engine.run`` to the model's signature."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from uif_tvm.errors import InputError
+from uif_tvm.runtime.tensors import Array, numpy_dtype
+from uif_tvm.signature import Signature, TensorSpec
+
+
+def bind(signature: Signature, args: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
+    """Arrays in the signature's order, checked but not yet aligned.
+
+    Raises:
+        InputError: wrong number, names, dtypes or shapes; says what was expected.
+    """
+    if len(args) == 1 and not named and isinstance(args[0], Mapping):
+        args, named = (), args[0]
+    specs = signature.inputs
+    if args and named:
+        raise InputError(
+            f"got {len(args)} positional and {len(named)} named inputs",
+            code="UIF-RUN-MIXED",
+            hint="pass all inputs by position, or all by name",
+        )
+    values = list(args) if not named else _by_name(specs, named)
+    if len(values) != len(specs):
+        raise InputError(
+            f"got {len(values)} inputs, the model takes {len(specs)}: {_expected(specs)}",
+            code="UIF-RUN-COUNT",
+            hint="pass one array per input, in this order, or a dict by name",
+        )
+    arrays = [
+        _checked(value, spec, position)
+        for position, (value, spec) in enumerate(zip(values, specs, strict=True))
+    ]
+    _check_symbols(arrays, specs)
+    return arrays
+
+
+def _expected(specs: Sequence[TensorSpec]) -> str:
+    return "; ".join(str(spec) for spec in specs) or "none"
+
+
+def _by_name(specs: Sequence[TensorSpec], named: Mapping[str, Any]) -> list[Any]:
+    names = [spec.name for spec in specs]
+    unknown = [str(name) for name in named if name not in names]
+    missing = [name for name in names if name not in named]
+    if unknown or missing:
+        parts = []
+        if missing:
+            parts.append(f"missing {', '.join(map(repr, missing))}")
+        for name in unknown:
+            near = difflib.get_close_matches(name, names, n=1)
+            parts.append(f"unknown {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+        raise InputError(
+            f"input names do not fit: {'; '.join(parts)}",
+            code="UIF-RUN-NAMES",
+            hint=f"the model takes {_expected(specs)}",
+        )
+    return [named[name] for name in names]
+
+
+def as_array(value: Any, name: str) -> Array:
+    """``value`` as an array over the same memory where that is possible.
+
+    Takes NumPy arrays, anything with ``__dlpack__`` on the CPU (torch tensors, runtime tensors),
+    array-interface objects, and plain numbers or nested lists.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    detach = getattr(value, "detach", None)
+    if callable(detach):
+        value = detach()  # a tensor that requires grad refuses DLPack
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError):
+            pass  # bfloat16, or a device tensor: the bytes or the array protocol may still serve
+    return _converted(value, name)
+
+
+def _converted(value: Any, name: str) -> Array:
+    if str(getattr(value, "dtype", "")) == "torch.bfloat16" and value.device.type == "cpu":
+        bits = value.contiguous().view(dtype=getattr(__import__("torch"), "int16"))
+        return np.from_dlpack(bits).view(numpy_dtype("bfloat16"))
+    try:
+        array = np.asarray(value)
+    except Exception as error:
+        raise InputError(
+            f"input {name!r}: {type(value).__name__} cannot be read as an array: {error}",
+            code="UIF-RUN-TYPE",
+            hint="pass a NumPy array, a CPU torch tensor, or anything with __dlpack__ on the CPU",
+        ) from error
+    if array.dtype == object:
+        raise InputError(
+            f"input {name!r}: {type(value).__name__} is not an array of numbers",
+            code="UIF-RUN-TYPE",
+            hint="pass a NumPy array, a CPU torch tensor, or anything with __dlpack__ on the CPU",
+        )
+    return array
+
+
+def _checked(value: Any, spec: TensorSpec, position: int) -> Array:
+    array = as_array(value, spec.name)
+    where = f"input {position} ({spec.name!r})"
+    if array.dtype != numpy_dtype(spec.dtype):
+        raise InputError(
+            f"{where} has dtype {array.dtype}, expected {spec.dtype}",
+            code="UIF-RUN-DTYPE",
+            hint=f"convert it: array.astype({spec.dtype!r})",
+        )
+    if len(array.shape) != len(spec.shape) or any(
+        isinstance(want, int) and have != want
+        for have, want in zip(array.shape, spec.shape, strict=False)
+    ):
+        raise InputError(
+            f"{where} has shape {list(array.shape)}, expected {list(spec.shape)}",
+            code="UIF-RUN-SHAPE",
+            hint="reshape the input, or export the model for this shape",
+        )
+    return array
+
+
+def _check_symbols(arrays: Sequence[Array], specs: Sequence[TensorSpec]) -> None:
+    """A symbolic dimension must have one value over all inputs."""
+    bound: dict[str, tuple[int, str]] = {}
+    for array, spec in zip(arrays, specs, strict=True):
+        for have, want in zip(array.shape, spec.shape, strict=True):
+            if isinstance(want, int):
+                continue
+            value, first = bound.setdefault(want, (have, spec.name))
+            if value != have:
+                raise InputError(
+                    f"dimension {want!r} is {value} in {first!r} but {have} in {spec.name!r}",
+                    code="UIF-RUN-SHAPE",
+                    hint="inputs that share a dimension need equal lengths along it",
+                )

@@ -1,0 +1,87 @@
+"""Arrays in and out: zero-copy between NumPy and the runtime's tensors.
+
+DLPack through NumPy refuses read-only arrays and ml_dtypes' types; both matter here (mapped
+weights are read-only, bfloat16 is ordinary), so tensors are made from integer aliases of the
+same memory and viewed under their real type.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+#: What TVM's code generator assumes of every buffer.
+ALIGNMENT = 64
+
+#: Types that NumPy itself lacks, by their common name.
+_EXTENDED = {
+    name: np.dtype(getattr(ml_dtypes, name))
+    for name in (
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "int4",
+        "uint4",
+    )
+}
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a common name such as ``float32``, ``bool`` or ``bfloat16``."""
+    return _EXTENDED.get(name) or np.dtype(name)
+
+
+def is_extended(dtype: np.dtype[Any]) -> bool:
+    """Whether DLPack through NumPy does not know ``dtype``."""
+    return dtype.name in _EXTENDED
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An uninitialised C-contiguous array whose data starts at a multiple of 64 bytes."""
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def aligned(array: Array) -> Array:
+    """``array`` itself when the runtime can take its memory, else an aligned copy."""
+    if array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0:
+        return array
+    copy = aligned_empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+def to_tensor(ffi: Any, create_view: Callable[..., Any], array: Array) -> Any:
+    """``array`` (see :func:`aligned`) as a runtime tensor over the same memory.
+
+    The tensor does not own the memory: the caller keeps ``array`` alive while it is used.
+    """
+    extended = is_extended(array.dtype)
+    if array.flags.writeable and not extended:
+        return ffi.from_dlpack(array, require_alignment=ALIGNMENT, require_contiguous=True)
+    bits = np.dtype(f"uint{8 * array.dtype.itemsize}") if extended else array.dtype
+    size = max(array.nbytes, 1)
+    memory = (ctypes.c_uint8 * size).from_address(array.ctypes.data)
+    alias = np.frombuffer(memory, np.uint8)[: array.nbytes].view(bits).reshape(array.shape)
+    tensor = ffi.from_dlpack(alias, require_alignment=ALIGNMENT, require_contiguous=True)
+    if extended:
+        tensor = create_view(tensor, ffi.Shape(array.shape), array.dtype.name, 0)
+    return tensor
+
+
+def to_numpy(ffi: Any, create_view: Callable[..., Any], tensor: Any, dtype: np.dtype[Any]) -> Array:
+    """A runtime tensor as an array that keeps it alive, no copy."""
+    if is_extended(dtype):
+        tensor = create_view(tensor, ffi.Shape(tensor.shape), f"uint{8 * dtype.itemsize}", 0)
+        return np.from_dlpack(tensor).view(dtype)
+    return np.from_dlpack(tensor)

@@ -1,0 +1,99 @@
+"""TVM's runtime through its FFI alone: running a model does not import the compiler.
+
+``import tvm`` costs seconds; loading ``libtvm_runtime`` costs milliseconds and holds all that a
+compiled model needs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from uif_tvm.artifact import materialise_library
+from uif_tvm.errors import ArtifactError, EnvironmentFault
+from uif_tvm.runtime.tensors import Array, to_numpy, to_tensor
+
+_CPU_DEVICE_TYPE, _POOLED_ALLOCATOR = 1, 2
+_BIG_CORES = 1
+
+
+@cache
+def _runtime() -> Any:
+    """The FFI module with TVM's runtime functions registered."""
+    spec = importlib.util.find_spec("tvm")
+    if spec is None or not spec.submodule_search_locations:
+        raise EnvironmentFault(
+            "the TVM runtime is not installed",
+            code="UIF-ENV-TVM",
+            hint="pip install 'apache-tvm==0.27.0.post1' 'apache-tvm-ffi<0.1.15'",
+        )
+    import tvm_ffi
+
+    folder = Path(next(iter(spec.submodule_search_locations))) / "lib"
+    for name in ("libtvm_runtime.so", "libtvm_runtime_extra.so"):
+        try:
+            ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise EnvironmentFault(
+                f"the TVM runtime library cannot be loaded: {error}",
+                code="UIF-ENV-TVM",
+                hint="reinstall it: pip install --force-reinstall 'apache-tvm==0.27.0.post1'",
+            ) from error
+    return tvm_ffi
+
+
+class ThreadLocalVM:
+    """One virtual machine per thread over one loaded library.
+
+    A virtual machine keeps its registers in itself, so two threads on one machine corrupt each
+    other; the loaded code and the weights are read-only and shared.
+    """
+
+    def __init__(self, library: bytes, entry: str, threads: int | None) -> None:
+        self._ffi = _runtime()
+        load = self._ffi.get_global_func("ffi.Module.load_from_file.so")
+        with materialise_library(library) as path:
+            try:
+                self._module = load(path, "so")
+            except Exception as error:
+                raise ArtifactError(
+                    f"the native library does not load: {error}",
+                    code="UIF-ARTIFACT-LIBRARY",
+                    hint="export the model again here; its code may need another libc or TVM",
+                ) from error
+        self._create_view = self._ffi.get_global_func("runtime.TVMTensorCreateView")
+        self._entry = entry
+        self._threads = threads
+        self._local = threading.local()
+
+    def function(self) -> Callable[..., Any]:
+        """The entry function of this thread's machine, created on first use."""
+        entry: Callable[..., Any] | None = getattr(self._local, "entry", None)
+        if entry is None:
+            if self._threads is not None:
+                configure = self._ffi.get_global_func("runtime.config_threadpool")
+                configure(_BIG_CORES, self._threads)
+            machine = self._module["vm_load_executable"]()
+            machine["vm_initialization"](_CPU_DEVICE_TYPE, 0, _POOLED_ALLOCATOR)
+            entry = machine[self._entry]
+            self._local.machine, self._local.entry = machine, entry
+        return entry
+
+    def tensor(self, array: Array) -> Any:
+        """``array`` as a runtime tensor, no copy; see :func:`tensors.to_tensor`."""
+        return to_tensor(self._ffi, self._create_view, array)
+
+    def array(self, tensor: Any, dtype: np.dtype[Any]) -> Array:
+        """A runtime tensor as an array, no copy."""
+        return to_numpy(self._ffi, self._create_view, tensor, dtype)
+
+    def pack(self, tensors: list[Any]) -> Any:
+        """Tensors as one FFI array, built once and passed to every run."""
+        return self._ffi.Array(tensors)
