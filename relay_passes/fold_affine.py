@@ -65,7 +65,7 @@ class _FoldAffine(PyExprMutator):  # type: ignore[misc]
         conv = self._scaled_conv(producer, value)
         if conv is None or (bias is not None and static_shape(call) != static_shape(data)):
             return None
-        self.fired.append(str(getattr(data, "name_hint", "conv")))
+        self.fired.append(str(getattr(data, "name", "conv")))
         if bias is None:
             return conv
         product = (bias.astype(np.float64) * value.astype(np.float64)).astype(bias.dtype)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext
 
 OPAQUE = 8
+#: Attribute of the module: fused kernel -> [kernel, source name] of each member.
+MEMBERS_ATTR = "uif.members"
 
 
 class FuseKernels(GraphPass):
@@ -37,8 +39,9 @@ class FuseKernels(GraphPass):
         before = _kernel_calls(mod)
         mod = relax.transform.AnnotateTIROpPattern()(mod)
         mod = relax.transform.FuseOps()(mod)
+        members = _members(mod)
         mod = relax.transform.FuseTIR()(mod)
-        mod = relax.transform.DeadCodeElimination(["main"])(mod)
+        mod = relax.transform.DeadCodeElimination(["main"])(mod).with_attr(MEMBERS_ATTR, members)
         after = _kernel_calls(mod)
         saved = sum(before.values()) - sum(after.values())
         for name, count in after.items():
@@ -63,6 +66,19 @@ class FuseKernels(GraphPass):
                 mod[var] = func.with_attr("op_pattern", OPAQUE)
                 ctx.report.decide(self.name, var.name_hint, False, "fusion disabled on request")
         return mod
+
+
+def _members(mod: tvm.IRModule) -> dict[str, list[list[str]]]:
+    """Group -> its kernels and the source names of their results, in order."""
+    return {
+        var.name_hint: [
+            [value.args[0].name_hint, bound.name]
+            for bound, value in calls(tvm.IRModule({var: func}))
+            if op_name(value) == "relax.call_tir"
+        ]
+        for var, func in mod.functions.items()
+        if isinstance(func, relax.Function) and func.attrs and "Primitive" in func.attrs
+    }
 
 
 def _kernel_calls(mod: tvm.IRModule) -> Counter[str]:

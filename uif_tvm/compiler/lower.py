@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from uif_tvm.compiler.pipeline import passes_for, phases
 from uif_tvm.compiler.relax_util import bindings, calls, op_name
 from uif_tvm.compiler.report import KernelChoice
 from uif_tvm.errors import CompileError, EnvironmentFault
+from uif_tvm.relay_passes.fuse_kernels import MEMBERS_ATTR
 from uif_tvm.relay_passes.lift_weights import WEIGHTS_ATTR
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ def compile_module(mod: tvm.IRModule, ctx: CompileContext, progress: Progress) -
         progress(f"pass {phase.name}", index, len(stages))
         mod = driver.run(passes_for(phase, ctx), mod)
     weights = [_array(tensor) for tensor in mod.attrs[WEIGHTS_ATTR]]
-    mod = tvm.IRModule(dict(mod.functions))
     with ctx.report.timed("kernels"):
         mod, kernels = _compile_kernels(mod, ctx, lambda d, t: progress("compile kernels", d, t))
     with ctx.report.timed("virtual machine"):
@@ -73,6 +73,12 @@ def compile_module(mod: tvm.IRModule, ctx: CompileContext, progress: Progress) -
 def _array(tensor: Any) -> np.ndarray[Any, Any]:
     array: np.ndarray[Any, Any] = tensor.numpy()
     return array
+
+
+def _fused_members(mod: tvm.IRModule) -> dict[str, list[tuple[str, str]]]:
+    """Fused kernel -> (kernel, source name) of each member; empty below level 2."""
+    members = mod.attrs[MEMBERS_ATTR] if mod.attrs and MEMBERS_ATTR in mod.attrs else {}
+    return {str(name): [(str(op), str(src)) for op, src in rows] for name, rows in members.items()}
 
 
 @mutator
@@ -96,11 +102,14 @@ def _compile_kernels(
     mod: tvm.IRModule, ctx: CompileContext, progress: Callable[[int, int], None]
 ) -> tuple[tvm.IRModule, list[CompiledKernel]]:
     """Compile every PrimFunc; returns main calling the unique ones by their final names."""
-    uses = Counter(
-        call.args[0].name_hint
-        for _, call in calls(mod)
-        if call.args and isinstance(call.args[0], GlobalVar)
-    )
+    members = _fused_members(mod)
+    uses: Counter[str] = Counter()
+    sources: dict[str, list[str]] = defaultdict(list)
+    for var, call in calls(mod):
+        if call.args and isinstance(call.args[0], GlobalVar):
+            name = call.args[0].name_hint
+            uses[name] += 1
+            sources[name] += [source for _, source in members.get(name, [("", var.name)])]
     keys: dict[str, str] = {}
     unique: dict[str, tuple[str, tirx.PrimFunc]] = {}
     for var, func in mod.functions.items():
@@ -119,7 +128,8 @@ def _compile_kernels(
         ctx.report.kernels.append(
             KernelChoice(
                 kernel=kernel.symbol,
-                ops=_ops_of(hint),
+                ops=tuple(op for op, _ in members.get(hint, [(hint, "")])),
+                sources=tuple(sources[hint]),
                 rule=kernel.rule,
                 kind=kernel.kind,
                 detail=kernel.detail,
@@ -140,11 +150,6 @@ def _compile_kernels(
         if isinstance(func, relax.Function):
             functions[var] = redirect.visit_expr(func)
     return tvm.IRModule(functions), [kernel for kernel, _ in compiled.values()]
-
-
-def _ops_of(hint: str) -> tuple[str, ...]:
-    """Operators in a kernel's name, as fusion joined them."""
-    return (hint.removeprefix("fused_"),)
 
 
 def _lower_main(mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:

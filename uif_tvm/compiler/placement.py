@@ -40,12 +40,12 @@ def place(imported: ImportedModel, ctx: CompileContext) -> None:
         op = _subject(name, call)
         if name == _HOST_CALL:
             if ctx.fallback_mode != "host":
-                refused[f"{op}: runs on the host only"].append(var.name_hint)
+                refused[f"{op}: runs on the host only"].append(var.name)
             counts[op, "host", "no-kernel"] += 1
             continue
         refusal = ctx.target.capability(name.removeprefix("relax."), call.attrs or {}, _dtypes(call))
         if isinstance(refusal, Refusal):
-            refused[f"{op}: {refusal}"].append(var.name_hint)
+            refused[f"{op}: {refusal}"].append(var.name)
         counts[op, "native", ""] += 1
     if refused:
         raise UnsupportedError(

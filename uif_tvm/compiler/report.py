@@ -38,7 +38,8 @@ class KernelChoice:
 
     Args:
         kernel: unique kernel name.
-        ops: source ops fused into it.
+        ops: kernels of single operators fused into it.
+        sources: source names of the values that these compute, over all call sites.
         rule: the schedule rule that won.
         kind: ``tuned``, ``hand-written``, ``library``, ``generic`` or ``host``.
         detail: tile sizes and the like.
@@ -52,6 +53,7 @@ class KernelChoice:
     ops: tuple[str, ...]
     rule: str
     kind: str
+    sources: tuple[str, ...] = ()
     detail: str = ""
     declined: tuple[str, ...] = ()
     calls: int = 1
