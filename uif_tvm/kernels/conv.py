@@ -12,10 +12,13 @@ No kernel ever reads an unspecified lane into a real one: reductions run over re
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from uif_tvm.kernels.layout import ELEMENTWISE_FUSABLE, Window, blocks, extents, reduce_axis, within
-from uif_tvm.target.schedule import FAMILY_ATTR
+from uif_tvm.target.schedule import FAMILY_ATTR, Conv2dProblem
 
 if TYPE_CHECKING:
     import tvm
@@ -108,3 +111,56 @@ def depthwise(
     attrs = {FAMILY_ATTR: DEPTHWISE, CHANNELS_ATTR: [channels] * 3, **window.attrs()}
     out = te.compute(extents(*shape), body, name="depthwise", attrs=attrs)
     return te.create_prim_func([x, w, out]).with_attr("op_pattern", ELEMENTWISE_FUSABLE)
+
+
+def merge_groups(problem: Conv2dProblem, block: int) -> Conv2dProblem:
+    """``problem`` with neighbouring groups joined until channels per group fill whole blocks.
+
+    A joined group multiplies by zeros where its parts do not meet, which is cheaper than vectors
+    that straddle groups. Depthwise problems have their own kernel and come back unchanged.
+    """
+    if problem.depthwise or problem.groups == 1:
+        return problem
+    inner = problem.in_channels // problem.groups
+    outer = problem.out_channels // problem.groups
+    for joined in range(1, problem.groups + 1):
+        whole = joined * inner % block == 0 and joined * outer % block == 0
+        if problem.groups % joined == 0 and (whole or joined == problem.groups):
+            return replace(problem, groups=problem.groups // joined)
+    return problem
+
+
+def pack_weight(
+    weight: np.ndarray[Any, Any], groups: tuple[int, int], in_block: int, out_block: int
+) -> np.ndarray[Any, Any]:
+    """OIHW weights as ``[ceil(O/ob), ceil(I/ib), KH, KW, ib, ob]``, zero past the last channel.
+
+    Args:
+        weight: ``[O, I / groups[0], KH, KW]``.
+        groups: groups of the model, and of the kernel (see :func:`merge_groups`).
+        in_block, out_block: ``ib`` and ``ob``.
+    """
+    out_channels, inner, rows, columns = weight.shape
+    joined = groups[0] // groups[1]
+    if joined > 1:
+        spread = np.zeros((out_channels, inner * joined, rows, columns), weight.dtype)
+        part = out_channels // groups[0]
+        for group in range(groups[0]):
+            first = group % joined * inner
+            rows_of = slice(group * part, (group + 1) * part)
+            spread[rows_of, first : first + inner] = weight[rows_of]
+        weight, inner = spread, inner * joined
+    count, depth = blocks(out_channels, out_block), blocks(inner, in_block)
+    padded = np.zeros((count * out_block, depth * in_block, rows, columns), weight.dtype)
+    padded[:out_channels, :inner] = weight
+    shape = (count, out_block, depth, in_block, rows, columns)
+    return np.ascontiguousarray(padded.reshape(shape).transpose(0, 2, 4, 5, 3, 1))
+
+
+def pack_depthwise(weight: np.ndarray[Any, Any], block: int) -> np.ndarray[Any, Any]:
+    """``[C, 1, KH, KW]`` as ``[ceil(C/cb), KH, KW, cb]``, zero past the last channel."""
+    channels, _, rows, columns = weight.shape
+    count = blocks(channels, block)
+    padded = np.zeros((count * block, rows, columns), weight.dtype)
+    padded[:channels] = weight[:, 0]
+    return np.ascontiguousarray(padded.reshape(count, block, rows, columns).transpose(0, 2, 3, 1))

@@ -101,22 +101,23 @@ def within(window: Window, height: int, width: int, row: Any, column: Any) -> An
     return tirx.all(*checks) if checks else None
 
 
-def block(shape: tuple[int, int, int, int], width: int, dtype: str) -> tvm.tirx.PrimFunc:
+def block(shape: tuple[int, ...], width: int, dtype: str) -> tvm.tirx.PrimFunc:
     """``out[n,c,h,w,l] = data[n, c*width + l, h, w]``, zero past the last channel.
 
     Args:
-        shape: ``[N, C, H, W]``.
+        shape: ``[N, C, H, W]``, or ``[N, C, W]`` with one row.
         width: channels per block.
         dtype: element type.
     """
     from tvm import te, tirx
 
-    batch, channels, rows, columns = shape
+    batch, channels, *plane = shape
+    rows, columns = plane if len(plane) == 2 else (1, *plane)
     x = te.placeholder(extents(*shape), dtype, name="data")
 
     def body(n: Any, c: Any, h: Any, w: Any, lane: Any) -> Any:
         channel = c * width + lane
-        value = x[n, channel, h, w]
+        value = x[n, channel, h, w] if len(plane) == 2 else x[n, channel, w]
         if channels % width == 0:
             return value
         return tirx.if_then_else(channel < channels, value, tirx.const(0, dtype))
@@ -126,24 +127,24 @@ def block(shape: tuple[int, int, int, int], width: int, dtype: str) -> tvm.tirx.
     return te.create_prim_func([x, out]).with_attr("op_pattern", OPAQUE)
 
 
-def unblock(
-    shape: tuple[int, int, int, int, int], channels: int, dtype: str
-) -> tvm.tirx.PrimFunc:
+def unblock(shape: tuple[int, ...], width: int, dtype: str) -> tvm.tirx.PrimFunc:
     """``out[n,c,h,w] = data[n, c // cb, h, w, c % cb]``: drops unspecified lanes.
 
     Args:
-        shape: ``[N, ceil(C/cb), H, W, cb]``.
-        channels: real channels ``C``.
+        shape: of the result, ``[N, C, H, W]`` or ``[N, C, W]`` (the data then has one row).
+        width: channels per block.
         dtype: element type.
     """
     from tvm import te
 
-    batch, _, rows, columns, width = shape
-    x = te.placeholder(extents(*shape), dtype, name="data")
-    out = te.compute(
-        extents(batch, channels, rows, columns),
-        lambda n, c, h, w: x[n, c // width, h, w, c % width],
-        name="unblock",
-        attrs={FAMILY_ATTR: UNBLOCK},
-    )
+    batch, channels, *plane = shape
+    rows, columns = plane if len(plane) == 2 else (1, *plane)
+    source = (batch, blocks(channels, width), rows, columns, width)
+    x = te.placeholder(extents(*source), dtype, name="data")
+
+    def body(n: Any, c: Any, *at: Any) -> Any:
+        h, w = at if len(plane) == 2 else (0, *at)
+        return x[n, c // width, h, w, c % width]
+
+    out = te.compute(extents(*shape), body, name="unblock", attrs={FAMILY_ATTR: UNBLOCK})
     return te.create_prim_func([x, out]).with_attr("op_pattern", OPAQUE)
