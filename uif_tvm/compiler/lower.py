@@ -156,7 +156,6 @@ def _lower_main(mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
     """Relax with kernel calls -> Relax with explicit storage, ready for code generation."""
     transform = relax.transform
     passes = [
-        transform.RewriteDataflowReshape(),
         transform.ToNonDataflow(),
         transform.RemovePurityChecking(),
         transform.CallTIRRewrite(),

@@ -37,7 +37,7 @@ def phases() -> tuple[Phase, ...]:
                 def apply(self, mod, ctx): return mod
             P.name = name
             return types.SimpleNamespace(PASS=P())
-    block_layout, common_subexpr, dead_code, fold_affine, fold_constant, fuse_kernels, legalize, lift_weights, pack_matmul, safe_indexing = map(_try, "block_layout common_subexpr dead_code fold_affine fold_constant fuse_kernels legalize lift_weights pack_matmul safe_indexing".split())
+    block_layout, common_subexpr, dead_code, fold_affine, fold_constant, fuse_kernels, legalize, lift_weights, pack_matmul, safe_indexing, view_reshape = map(_try, "block_layout common_subexpr dead_code fold_affine fold_constant fuse_kernels legalize lift_weights pack_matmul safe_indexing view_reshape".split())
 
     return (
         Phase("make-safe", ((0, safe_indexing.PASS),)),
@@ -51,7 +51,7 @@ def phases() -> tuple[Phase, ...]:
             ),
         ),
         Phase("layout", ((2, block_layout.PASS), (2, pack_matmul.PASS), (2, dead_code.PASS))),
-        Phase("kernels", ((0, legalize.PASS), (2, fuse_kernels.PASS))),
+        Phase("kernels", ((0, legalize.PASS), (2, fuse_kernels.PASS), (1, view_reshape.PASS))),
         Phase("weights", ((0, lift_weights.PASS),)),
     )
 
