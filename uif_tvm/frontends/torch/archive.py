@@ -1,0 +1,171 @@
+"""Reading ``.pt2`` files without running anything that is in them.
+
+``torch.export.load`` (2.13) trusts its input: pickled weights and opaque constants are loaded
+with ``weights_only=False``, sample inputs fall back to it, operator names are resolved by
+``getattr`` from the ``torch`` module (``torch.os.system``), size expressions go through
+``sympy.sympify``, which evaluates them, and ahead-of-time compiled parts are opened as native
+libraries. So every file is checked first: the archive's structure and check sums, no native or
+pickled parts, only operator names and plain size expressions in the program text.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from uif_tvm.errors import ArtifactIOError, ImportModelError
+
+#: An archive member may not unpack to more than this many times its stored size.
+_MAX_EXPANSION = 200
+#: Largest program text, in bytes; real ones stay under a few hundred MB.
+_MAX_TEXT = 1 << 30
+
+_OPERATOR = re.compile(
+    r"torch\.ops\.(aten|prims|higher_order)\.[A-Za-z]\w*(\.\w+)?"
+    r"|torch\.ops\.[A-Za-z]\w*\.[A-Za-z_]\w*\.[A-Za-z]\w*"
+    r"|torch\.(sym_\w+|_sym_\w+|_higher_order_ops(\.\w+)+)"
+    r"|_operator\.(getitem|add|sub|mul|floordiv|truediv|mod|neg|pow|and_|or_|not_|lt|le|gt|ge|eq|ne|pos)"
+    r"|math\.(ceil|floor|trunc|sqrt)"
+)
+_EXPRESSION = re.compile(
+    r"(?:[su]\d+|zf\d+|int_oo|oo|True|False|Max|Min|Mod|PythonMod|FloorDiv|CleanDiv|CeilDiv"
+    r"|IntTrueDiv|FloatTrueDiv|ToFloat|TruncToInt|FloorToInt|CeilToInt|Identity|Where|Eq|Ne|Lt"
+    r"|Le|Gt|Ge|And|Or|Not|floor|ceiling|PowByNatural|\d+(?:\.\d+)?|[-+*/(),<>=&|~! ])*"
+)
+
+
+def load_archive(path: str | os.PathLike[str]) -> torch.export.ExportedProgram:
+    """The program in a ``.pt2`` file.
+
+    Raises:
+        ArtifactIOError: the file cannot be read.
+        ImportModelError: it is damaged, unsafe, or not an exported program.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ArtifactIOError(
+            f"cannot read {os.fspath(path)}: {error.strerror or error}", stage="import"
+        ) from error
+    try:
+        _check(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # The very bytes that were checked: the file may change meanwhile.
+            program = torch.export.load(io.BytesIO(data))
+    except ImportModelError:
+        raise
+    except Exception as error:
+        raise ImportModelError(
+            f"{os.fspath(path)} cannot be loaded: {type(error).__name__}: {error}",
+            hint="write it again with torch.export.save of this PyTorch version",
+        ) from error
+    # Python source that ExportedProgram.module() would execute; nothing here needs it.
+    program._guards_code = []
+    return program
+
+
+def _unsafe(message: str) -> ImportModelError:
+    return ImportModelError(
+        message,
+        code="UIF-IMPORT-UNSAFE",
+        hint="load it with torch.export.load in an environment you trust, and pass the program",
+    )
+
+
+def _check(data: bytes) -> None:
+    """Refuse archives that are damaged or that ``torch.export.load`` would run code from."""
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    except zipfile.BadZipFile as error:
+        raise ImportModelError(
+            f"not a .pt2 archive: {error}", hint="pass a file written by torch.export.save"
+        ) from error
+    with archive:
+        names = [info.filename for info in archive.infolist()]
+        if len(set(names)) != len(names):
+            raise _unsafe("the archive has two members of one name")
+        for info in archive.infolist():
+            _check_member(info)
+        damaged = archive.testzip()
+        if damaged is not None:
+            raise ImportModelError(f"check sum of {damaged!r} is wrong: the file is damaged")
+        for name in names:
+            _check_content(archive, name)
+
+
+def _check_member(info: zipfile.ZipInfo) -> None:
+    parts = info.filename.split("/")
+    if info.filename.startswith("/") or ".." in parts or "\\" in info.filename:
+        raise _unsafe(f"archive member {info.filename!r} points outside the archive")
+    if info.file_size > _MAX_EXPANSION * max(info.compress_size, 1):
+        raise _unsafe(f"archive member {info.filename!r} unpacks to {info.file_size} bytes")
+    if info.external_attr >> 28 == 0o12:
+        raise _unsafe(f"archive member {info.filename!r} is a link")
+
+
+def _check_content(archive: zipfile.ZipFile, name: str) -> None:
+    inner = name.split("/", 1)[-1]
+    if inner.startswith("data/aotinductor/"):
+        raise _unsafe("the archive contains native code (ahead-of-time compiled model)")
+    base = inner.rsplit("/", 1)[-1]
+    if base.startswith(("custom_obj", "opaque_obj")):
+        raise _unsafe(f"the archive contains a pickled object, {inner!r}")
+    if base.endswith(".pt"):
+        _check_pickle(archive.read(name), inner)
+    elif base.endswith(".json"):
+        if archive.getinfo(name).file_size > _MAX_TEXT:
+            raise _unsafe(f"{inner!r} is too large")
+        _check_text(json.loads(archive.read(name)), inner)
+
+
+def _check_pickle(data: bytes, where: str) -> None:
+    """A ``torch.save`` file must load with tensors and plain containers alone."""
+    if not data:
+        return
+    try:
+        torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+    except Exception as error:
+        raise _unsafe(f"{where!r} holds more than tensors: {error}") from error
+
+
+def _walk(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key and value of nested JSON, without recursion."""
+    stack: list[tuple[str, Any]] = [("", value)]
+    while stack:
+        key, item = stack.pop()
+        yield key, item
+        if isinstance(item, dict):
+            stack.extend(item.items())
+        elif isinstance(item, list):
+            stack.extend((key, entry) for entry in item)
+
+
+def _check_text(document: Any, where: str) -> None:
+    """Only operator names, plain size expressions and raw tensors in the program's JSON."""
+    for key, item in _walk(document):
+        if key == "use_pickle" and item is not False:
+            raise _unsafe(f"{where!r} refers to pickled tensors")
+        if key in ("expr_str", "guards_code") and isinstance(item, str):
+            plain = _EXPRESSION.fullmatch(item) is not None and len(item) < 10_000
+            if key == "expr_str" and not plain:
+                raise _unsafe(f"size expression {item[:60]!r} is not plain arithmetic")
+        if key == "range_constraints" and isinstance(item, dict):
+            for symbol in item:
+                if _EXPRESSION.fullmatch(symbol) is None:
+                    raise _unsafe(f"size symbol {symbol[:60]!r} is not plain arithmetic")
+        if key == "nodes" and isinstance(item, dict):
+            target = item.get("target")
+            if not isinstance(target, str) or "__" in target.replace("__and__", "") or (
+                _OPERATOR.fullmatch(target) is None
+            ):
+                raise _unsafe(f"operator {str(target)[:80]!r} is not a PyTorch operator")

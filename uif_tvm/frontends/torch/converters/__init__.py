@@ -1,0 +1,41 @@
+"""Converters, one operator family per file; importing this package fills the table."""
+
+from uif_tvm.frontends.torch.converters import (
+    activation,
+    arithmetic,
+    attention,
+    convolution,
+    create,
+    index,
+    linear,
+    logic,
+    norm,
+    order,
+    pool,
+    reduce,
+    resize,
+    scan,
+    scatter,
+    shape,
+    unary,
+)
+
+__all__ = [
+    "activation",
+    "arithmetic",
+    "attention",
+    "convolution",
+    "create",
+    "index",
+    "linear",
+    "logic",
+    "norm",
+    "order",
+    "pool",
+    "reduce",
+    "resize",
+    "scan",
+    "scatter",
+    "shape",
+    "unary",
+]

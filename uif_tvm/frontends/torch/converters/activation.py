@@ -1,0 +1,159 @@
+"""Activation functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, tirx
+
+from uif_tvm.frontends.torch.converters import scalar
+from uif_tvm.frontends.torch.dtypes import compute_dtype, is_float
+from uif_tvm.frontends.torch.emitter import Emitter
+from uif_tvm.frontends.torch.registry import RefusedError, converts
+
+
+def _formula(cx: Emitter, function: Any, *args: Any, name: str) -> Any:
+    work = compute_dtype(cx.out_dtype)
+    tensors = [cx.tensor(arg, work) for arg in args]
+    return cx.cast(cx.elementwise(function, *tensors, name=name), cx.out_dtype)
+
+
+@converts("aten.relu.default")
+def relu(cx: Emitter, x: Any) -> Any:
+    """``max(0, x)``: in this order NaN goes through."""
+    return cx.emit(relax.op.maximum(cx.const(0, cx.out_dtype), x))
+
+
+@converts("aten.relu6.default")
+def relu6(cx: Emitter, x: Any) -> Any:
+    """``min(6, max(0, x))``."""
+    return cx.emit(relax.op.minimum(cx.const(6, cx.out_dtype), relu(cx, x)))
+
+
+@converts("aten.hardtanh.default")
+def hardtanh(cx: Emitter, x: Any, low: Any = -1, high: Any = 1) -> Any:
+    """Limit to a range."""
+    dtype = cx.out_dtype
+    above = cx.emit(relax.op.maximum(cx.const(low, dtype), x))
+    return cx.emit(relax.op.minimum(cx.const(high, dtype), above))
+
+
+@converts("aten.gelu.default")
+def gelu(cx: Emitter, x: Any, approximate: str = "none") -> Any:
+    """Gaussian error unit, exact or with tanh."""
+    op = relax.op.nn.gelu_tanh if approximate == "tanh" else relax.op.nn.gelu
+    return cx.half_safe(op, x)
+
+
+@converts("aten.silu.default")
+def silu(cx: Emitter, x: Any) -> Any:
+    """``x * sigmoid(x)``."""
+    return cx.half_safe(relax.op.nn.silu, x)
+
+
+@converts("aten.leaky_relu.default")
+def leaky_relu(cx: Emitter, x: Any, slope: Any = 0.01) -> Any:
+    """``x`` where positive, ``slope * x`` elsewhere."""
+    if not is_float(cx.out_dtype):
+        raise RefusedError("leaky_relu of integers is not supported")
+    return cx.half_safe(lambda v: relax.op.nn.leakyrelu(v, float(slope)), x)
+
+
+@converts("aten.hardsigmoid.default")
+def hardsigmoid(cx: Emitter, x: Any) -> Any:
+    """``min(6, max(0, x + 3)) / 6``."""
+    return _formula(cx, lambda v: _gate(v), x, name="hardsigmoid")
+
+
+@converts("aten.hardswish.default")
+def hardswish(cx: Emitter, x: Any) -> Any:
+    """``x * hardsigmoid(x)``."""
+    return _formula(
+        cx,
+        lambda v: v * tirx.min(scalar.like(6, v), tirx.max(scalar.like(0, v), v + 3.0)) / 6.0,
+        x,
+        name="hardswish",
+    )
+
+
+def _gate(v: Any) -> Any:
+    return tirx.min(scalar.like(6, v), tirx.max(scalar.like(0, v), v + 3.0)) / 6.0
+
+
+@converts("aten.elu.default")
+def elu(cx: Emitter, x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
+    """``scale * x`` above zero, ``scale * alpha * (exp(input_scale * x) - 1)`` below."""
+
+    def formula(v: Any) -> Any:
+        name = "expm1" if scalar.dtype_of(v) == "float64" else "expm1f"
+        zero = scalar.like(0, v)
+        # The argument is limited so that the unused branch cannot overflow.
+        bent = tirx.call_pure_extern(
+            scalar.dtype_of(v), name, tirx.min(zero, v) * scalar.like(input_scale, v)
+        )
+        below = bent * scalar.like(alpha * scale, v)
+        return tirx.Select(v <= zero, below, v * scalar.like(scale, v))
+
+    return _formula(cx, formula, x, name="elu")
+
+
+@converts("aten.softplus.default")
+def softplus(cx: Emitter, x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
+    """``log(1 + exp(beta * x)) / beta``, linear above the threshold."""
+
+    def formula(v: Any) -> Any:
+        dtype = scalar.dtype_of(v)
+        scaled = v * scalar.like(beta, v)
+        log1p = "log1p" if dtype == "float64" else "log1pf"
+        limited = tirx.min(scalar.like(threshold, v), scaled)
+        soft = tirx.call_pure_extern(dtype, log1p, tirx.exp(limited)) / scalar.like(beta, v)
+        return tirx.Select(scaled > scalar.like(threshold, v), v, soft)
+
+    return _formula(cx, formula, x, name="softplus")
+
+
+@converts("aten.threshold.default")
+def threshold(cx: Emitter, x: Any, limit: Any, value: Any) -> Any:
+    """``value`` where ``x <= limit``."""
+    dtype = cx.out_dtype
+    below = cx.emit(relax.op.less_equal(x, cx.const(limit, dtype)))
+    return cx.emit(relax.op.where(below, cx.const(value, dtype), x))
+
+
+@converts("aten.prelu.default", "aten._prelu_kernel.default")
+def prelu(cx: Emitter, x: Any, weight: Any) -> Any:
+    """``weight * x`` below zero, one weight for all or one per channel."""
+    rank = len(cx.shape(x))
+    if cx.shape(weight) != [1] and len(cx.shape(weight)) == 1 and rank > 1:
+        weight = cx.reshape(weight, [*cx.shape(weight), *([1] * (rank - 2))])
+    elif cx.shape(weight) == [1]:
+        weight = cx.reshape(weight, [])
+    return _formula(
+        cx, lambda v, w: tirx.Select(v > scalar.like(0, v), v, w * v), x, weight, name="prelu"
+    )
+
+
+@converts("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
+def softmax(cx: Emitter, x: Any, dim: int, *_: Any) -> Any:
+    """Softmax over one axis; the safe one gives zeros where everything is ``-inf``."""
+    assert cx.node is not None
+    work = compute_dtype(cx.out_dtype)
+    x = cx.tensor(x, work)
+    if not cx.shape(x):
+        return cx.full([], 1, cx.out_dtype)
+    result = cx.emit(relax.op.nn.softmax(x, dim))
+    if "_safe_softmax" in str(cx.node.target):
+        # exp(-inf - -inf) is NaN; data with NaN of its own keeps it.
+        lowest = cx.emit(relax.op.equal(x, cx.const(float("-inf"), work)))
+        hidden = cx.emit(relax.op.min(cx.cast(lowest, "int8"), [dim], keepdims=True))
+        result = cx.emit(relax.op.where(cx.cast(hidden, "bool"), cx.const(0, work), result))
+    return cx.cast(result, cx.out_dtype)
+
+
+@converts("aten.log_softmax.int", "aten._log_softmax.default")
+def log_softmax(cx: Emitter, x: Any, dim: int, *_: Any) -> Any:
+    """Logarithm of softmax over one axis."""
+    work = compute_dtype(cx.out_dtype)
+    if not cx.shape(x):
+        return cx.full([], 0, cx.out_dtype)
+    return cx.cast(cx.emit(relax.op.nn.log_softmax(cx.tensor(x, work), dim)), cx.out_dtype)

@@ -1,0 +1,64 @@
+"""Names that lead back to the source: module paths, source lines, output names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch import fx
+from torch.export import ExportedProgram
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def module_path(node: fx.Node) -> str:
+    """The submodule that the node comes from (``encoder.layer.0.attention``), or ``""``."""
+    stack = node.meta.get("nn_module_stack") or {}
+    last = next(reversed(stack.values()), ("", None))
+    path = last[0] if isinstance(last, tuple) else str(last)
+    return path.removeprefix("L['self'].").split("@")[0]
+
+
+def source_location(node: fx.Node) -> str:
+    """Submodule and source line of a node, as far as the exporter kept them."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    path = module_path(node)
+    if not frames:
+        return path or node.name
+    file, line = frames[-1]
+    where = f"{file.rsplit('/', 1)[-1]}:{line}"
+    return f"{path} ({where})" if path else where
+
+
+def output_names(program: ExportedProgram, count: int) -> list[str]:
+    """One name per flat output: its dict keys or field names, else ``output_<position>``."""
+    spec = program.call_spec.out_spec
+    names: list[str] = []
+    if spec is not None:
+        for position, path in enumerate(_leaves(spec)):
+            named = path and not path[0].isdigit()
+            names.append("_".join(path) if named else f"output_{position}")
+    if len(names) != count or len(set(names)) != count:
+        names = [f"output_{position}" for position in range(count)]
+    return names
+
+
+def _leaves(spec: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Key paths of a PyTorch tree specification, in flattening order."""
+    if spec.is_leaf():
+        yield path
+        return
+    children = spec.children()
+    for key, child in zip(_keys(spec, len(children)), children, strict=True):
+        yield from _leaves(child, (*path, key))
+
+
+def _keys(spec: Any, count: int) -> list[str]:
+    context = spec.context
+    fields = getattr(spec.type, "_fields", None)
+    if fields is not None and len(fields) == count:
+        return list(fields)
+    if isinstance(context, (list, tuple)) and len(context) == count and issubclass(spec.type, dict):
+        return [str(key) for key in context]
+    return [str(position) for position in range(count)]
