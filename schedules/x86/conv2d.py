@@ -154,7 +154,8 @@ def plan_nest(kernel: FusedKernel, machine: Machine) -> ConvNest | Refusal:
     weight_shape = shape_of(weight)
     if out[4] != lanes or weight_shape[5] % lanes:
         return Refusal(
-            "layout", f"output block {out[4]} and weight block {weight_shape[5]} against {lanes} lanes"
+            "layout",
+            f"output block {out[4]} and weight block {weight_shape[5]} against {lanes} lanes",
         )
     window = Window.from_attrs(kernel.anchor.annotations)
     in_channels, out_channels, groups = (int(v) for v in kernel.anchor.annotations[CHANNELS_ATTR])
@@ -198,7 +199,8 @@ def _flattens(kernel: FusedKernel, window: Window) -> bool:
     plane = shape_of(kernel.raw)[2:4]
     others = [p for p in kernel.func.params if not any(p.same_as(b) for b in kernel.inputs)]
     return all(
-        len(p.shape) == 5 and shape_of(p)[2:4] in (plane, (1, 1)) or shape_of(p) == () for p in others
+        len(p.shape) == 5 and shape_of(p)[2:4] in (plane, (1, 1)) or shape_of(p) == ()
+        for p in others
     )
 
 
@@ -334,7 +336,9 @@ def _copy_band(
 
         def pixel(x: Any) -> Any:
             lane = tir.lanes_from(0, nest.in_block)
-            at = (image, channel, y, x + skip) if nest.plain else (image, channel, y, x + skip, lane)
+            at = (
+                (image, channel, y, x + skip) if nest.plain else (image, channel, y, x + skip, lane)
+            )
             return tir.write(buffer, tir.read(nest.data, *at), block, row, x + left, lane)
 
         middle = tir.seq(

@@ -139,7 +139,9 @@ def _run(nest: WindowNest, where: tuple[Any, Any, Any], start: int, size: int, r
 def _inside(nest: WindowNest, start: int, size: int) -> bool:
     """Whether no tap column of the tile falls outside the input."""
     return all(
-        _column_valid(nest, start + i, q) for i in (0, size - 1) for q in range(nest.window.kernel[1])
+        _column_valid(nest, start + i, q)
+        for i in (0, size - 1)
+        for q in range(nest.window.kernel[1])
     )
 
 

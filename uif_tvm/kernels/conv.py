@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from uif_tvm.kernels.layout import ELEMENTWISE_FUSABLE, Window, blocks, extents, reduce_axis, within
+from uif_tvm.kernels.layout import (
+    ELEMENTWISE_FUSABLE,
+    Window,
+    blocks,
+    extents,
+    prim_func,
+    reduce_axis,
+    within,
+)
 from uif_tvm.target.schedule import FAMILY_ATTR, Conv2dProblem
 
 if TYPE_CHECKING:
@@ -78,7 +86,7 @@ def conv2d(
     shape = (data[0], blocks(out_channels, out_block), *window.out(height, width), out_block)
     attrs = {FAMILY_ATTR: CONV2D, CHANNELS_ATTR: [*channels, groups], **window.attrs()}
     out = te.compute(extents(*shape), body, name="conv2d", attrs=attrs)
-    return te.create_prim_func([x, w, out]).with_attr("op_pattern", ELEMENTWISE_FUSABLE)
+    return prim_func([x, w, out], ELEMENTWISE_FUSABLE)
 
 
 def depthwise(
@@ -110,7 +118,7 @@ def depthwise(
     shape = (batch, count, *window.out(height, width), block)
     attrs = {FAMILY_ATTR: DEPTHWISE, CHANNELS_ATTR: [channels] * 3, **window.attrs()}
     out = te.compute(extents(*shape), body, name="depthwise", attrs=attrs)
-    return te.create_prim_func([x, w, out]).with_attr("op_pattern", ELEMENTWISE_FUSABLE)
+    return prim_func([x, w, out], ELEMENTWISE_FUSABLE)
 
 
 def merge_groups(problem: Conv2dProblem, block: int) -> Conv2dProblem:

@@ -19,8 +19,8 @@ BLOCK = "layout_block"
 UNBLOCK = "layout_unblock"
 #: Anchor annotation: kernel, strides, padding (t, l, b, r) and dilation, ten integers.
 WINDOW_ATTR = "uif.window"
-#: FuseOps patterns: takes element-wise followers as epilogue; never fused.
-ELEMENTWISE_FUSABLE, OPAQUE = 4, 8
+#: FuseOps patterns: chains freely; takes element-wise followers as epilogue; never fused.
+INJECTIVE, ELEMENTWISE_FUSABLE, OPAQUE = 2, 4, 8
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,14 @@ def extents(*values: int) -> list[Any]:
     return [tirx.IntImm("int64", value) for value in values]
 
 
+def prim_func(tensors: list[Any], pattern: int) -> tvm.tirx.PrimFunc:
+    """The kernel that computes the last of ``tensors``, marked for FuseOps with ``pattern``."""
+    from tvm import te
+
+    func = te.create_prim_func(tensors).without_attr("global_symbol")
+    return func.with_attr("op_pattern", pattern)
+
+
 def reduce_axis(extent: int, name: str) -> Any:
     """A 64-bit reduction axis ``[0, extent)``."""
     from tvm import te
@@ -124,7 +132,7 @@ def block(shape: tuple[int, ...], width: int, dtype: str) -> tvm.tirx.PrimFunc:
 
     target = extents(batch, blocks(channels, width), rows, columns, width)
     out = te.compute(target, body, name="block", attrs={FAMILY_ATTR: BLOCK})
-    return te.create_prim_func([x, out]).with_attr("op_pattern", OPAQUE)
+    return prim_func([x, out], OPAQUE)
 
 
 def unblock(shape: tuple[int, ...], width: int, dtype: str) -> tvm.tirx.PrimFunc:
@@ -147,4 +155,4 @@ def unblock(shape: tuple[int, ...], width: int, dtype: str) -> tvm.tirx.PrimFunc
         return x[n, c // width, h, w, c % width]
 
     out = te.compute(extents(*shape), body, name="unblock", attrs={FAMILY_ATTR: UNBLOCK})
-    return te.create_prim_func([x, out]).with_attr("op_pattern", OPAQUE)
+    return prim_func([x, out], OPAQUE)

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from uif_tvm.kernels.layout import ELEMENTWISE_FUSABLE, Window, extents, reduce_axis, within
+from uif_tvm.kernels.layout import (
+    ELEMENTWISE_FUSABLE,
+    INJECTIVE,
+    Window,
+    extents,
+    prim_func,
+    reduce_axis,
+    within,
+)
 from uif_tvm.target.schedule import FAMILY_ATTR
 
 if TYPE_CHECKING:
@@ -43,7 +51,7 @@ def max_pool(data: Blocked, window: Window, dtype: str = "float32") -> tvm.tirx.
     shape = (data[0], data[1], *window.out(height, width), data[4])
     attrs = {FAMILY_ATTR: MAX_POOL, **window.attrs()}
     out = te.compute(extents(*shape), body, name="max_pool", attrs=attrs)
-    return te.create_prim_func([x, out]).with_attr("op_pattern", ELEMENTWISE_FUSABLE)
+    return prim_func([x, out], ELEMENTWISE_FUSABLE)
 
 
 def avg_pool(
@@ -96,4 +104,24 @@ def avg_pool(
         return total[n, co, oy, ox, ci] / count.astype(dtype)
 
     out = te.compute(extents(*shape), mean, name="avg_pool")
-    return te.create_prim_func([x, out]).with_attr("op_pattern", ELEMENTWISE_FUSABLE)
+    return prim_func([x, out], ELEMENTWISE_FUSABLE)
+
+
+def resize(
+    data: Blocked, size: tuple[int, int], options: tuple[tuple[str, str], ...], dtype: str
+) -> tvm.tirx.PrimFunc:
+    """Resized planes, ``[N, C/cb, H, W, cb] -> [N, C/cb, *size, cb]``.
+
+    Args:
+        data: blocked shape of the input.
+        size: rows and columns of the result.
+        options: (name, value) pairs as TOPI's ``resize2d`` takes them.
+        dtype: element type.
+    """
+    from tvm import te, topi
+
+    x = te.placeholder(extents(*data), dtype, name="data")
+    roi = [0.0, 0.0, 0.0, 0.0]
+    layout = f"NCHW{data[4]}c"
+    out = topi.image.resize2d(x, roi, extents(*size), layout=layout, **dict(options))
+    return prim_func([x, out], INJECTIVE)

@@ -1,0 +1,157 @@
+"""Block-layout rules for convolutions: pack the weights, call the blocked kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import Call
+
+from uif_tvm.compiler.relax_util import make_constant, op_name, static_shape
+from uif_tvm.kernels import conv
+from uif_tvm.kernels.layout import Window, blocks
+from uif_tvm.target.schedule import Conv2dPlan, Conv2dProblem
+from uif_tvm.target.spec import Refusal
+
+if TYPE_CHECKING:
+    from uif_tvm.relay_passes.block_layout import Rewriter
+
+Array = np.ndarray[Any, Any]
+_LAYOUTS = {"relax.nn.conv2d": ("NCHW", "OIHW"), "relax.nn.conv1d": ("NCW", "OIW")}
+
+
+def convolution(rewriter: Rewriter, call: Call) -> Any:
+    """``conv(x, W) -> U(conv_blocked(B(x), pack(W)))``; 1-D is 2-D with one row."""
+    attrs, layouts = call.attrs, _LAYOUTS[op_name(call) or ""]
+    if (attrs.data_layout, attrs.kernel_layout) != layouts or attrs.out_layout != layouts[0]:
+        rewriter.decline(f"layout {attrs.data_layout}/{attrs.kernel_layout}, needs {layouts}")
+        return None
+    weight = rewriter.constant(call.args[1])
+    if weight is None:
+        rewriter.decline("the weight is not a constant")
+        return None
+    data, padding = _absorb_padding(rewriter, call.args[0], _four(attrs.padding))
+    shape, out_shape = static_shape(data), static_shape(call)
+    dtypes = {str(data.ty.dtype.dtype), str(weight.dtype), str(call.ty.dtype.dtype)}
+    if shape is None or out_shape is None or len(dtypes) != 1:
+        rewriter.decline(f"the input is not static, or element types differ: {sorted(dtypes)}")
+        return None
+    weight = weight if weight.ndim == 4 else weight[:, :, None]
+    rows, columns = shape[2:] if len(shape) == 4 else (1, shape[2])
+    problem = Conv2dProblem(
+        batch=shape[0],
+        in_channels=shape[1],
+        in_height=rows,
+        in_width=columns,
+        out_channels=weight.shape[0],
+        kernel=(weight.shape[2], weight.shape[3]),
+        strides=_two(attrs.strides),
+        padding=padding,
+        dilation=_two(attrs.dilation),
+        groups=int(attrs.groups),
+        dtype=dtypes.pop(),
+    )
+    planner, machine = rewriter.ctx.target.planner, rewriter.ctx.target.machine
+    plan = planner.conv2d(problem, machine) if planner else Refusal("planner", "none")
+    if isinstance(plan, Refusal):
+        rewriter.decline(str(plan))
+        return None
+    emit = _depthwise if problem.depthwise else _dense
+    blocked = emit(rewriter, data, weight, problem, plan)
+    rewriter.fired(
+        f"{'depthwise' if problem.depthwise else 'direct'} kernel, blocks of {plan.channel_block}"
+        f" channels, weight blocks of {plan.out_block}"
+    )
+    return rewriter.to_plain(blocked, out_shape)
+
+
+def _dense(
+    rewriter: Rewriter, data: Any, weight: Array, problem: Conv2dProblem, plan: Conv2dPlan
+) -> Any:
+    merged = conv.merge_groups(problem, plan.channel_block)
+    plain = plan.in_block == 1 and len(static_shape(data) or ()) == 4 and not rewriter.twin(data)
+    in_block = 1 if plain else plan.channel_block
+    groups = (problem.groups, merged.groups)
+    packed = conv.pack_weight(weight, groups, in_block, plan.out_block)
+    source = data if plain else rewriter.to_blocked(data, plan.channel_block).var
+    kernel = rewriter.kernel(
+        "conv2d",
+        conv.conv2d,
+        static_shape(source),
+        packed.shape,
+        (problem.in_channels, problem.out_channels),
+        merged.groups,
+        _window(problem),
+        plan.channel_block,
+        problem.dtype,
+    )
+    return _call(rewriter, kernel, source, packed, problem, plan.channel_block)
+
+
+def _depthwise(
+    rewriter: Rewriter, data: Any, weight: Array, problem: Conv2dProblem, plan: Conv2dPlan
+) -> Any:
+    source = rewriter.to_blocked(data, plan.channel_block)
+    kernel = rewriter.kernel(
+        "depthwise_conv2d",
+        conv.depthwise,
+        source.extents,
+        problem.in_channels,
+        _window(problem),
+        problem.dtype,
+    )
+    packed = conv.pack_depthwise(weight, plan.channel_block)
+    return _call(rewriter, kernel, source.var, packed, problem, plan.channel_block)
+
+
+def _call(
+    rewriter: Rewriter, kernel: Any, data: Any, packed: Array, problem: Conv2dProblem, block: int
+) -> Any:
+    from uif_tvm.relay_passes.block_layout import call_tir
+
+    count = blocks(problem.out_channels, block)
+    shape = (problem.batch, count, problem.out_height, problem.out_width, block)
+    return rewriter.emit(call_tir(kernel, [data, make_constant(packed)], shape, problem.dtype))
+
+
+def _window(problem: Conv2dProblem) -> Window:
+    return Window(problem.kernel, problem.strides, problem.padding, problem.dilation)
+
+
+def _two(values: Any) -> tuple[int, int]:
+    """Per-axis attribute as (rows, columns); 1-D ones act on columns."""
+    found = [int(v) for v in values]
+    return (1, found[0]) if len(found) == 1 else (found[0], found[1])
+
+
+def _four(values: Any) -> tuple[int, int, int, int]:
+    """Padding as (top, left, bottom, right); 1-D padding is (left, right)."""
+    found = [int(v) for v in values]
+    if len(found) == 2:
+        return 0, found[0], 0, found[1]
+    return found[0], found[1], found[2], found[3]
+
+
+def _absorb_padding(
+    rewriter: Rewriter, data: Any, padding: tuple[int, int, int, int]
+) -> tuple[Any, tuple[int, int, int, int]]:
+    """``conv(pad(x, p), q) -> conv(x, p + q)`` for zero padding of the plane."""
+    value = rewriter.resolve(data)
+    if not isinstance(value, Call) or op_name(value) != "relax.nn.pad":
+        return data, padding
+    widths = [int(w) for w in value.attrs.pad_width]
+    ndim = len(widths) // 2
+    simple = value.attrs.pad_mode == "constant" and float(value.attrs.pad_value) == 0.0
+    source = value.args[0]
+    visible = not isinstance(source, relax.DataflowVar) or isinstance(data, relax.DataflowVar)
+    if ndim not in (3, 4) or not simple or not visible or any(widths[:4]) or min(widths) < 0:
+        return data, padding
+    rows = widths[4:6] if ndim == 4 else [0, 0]
+    top, left, bottom, right = padding
+    merged = (top + rows[0], left + widths[-2], bottom + rows[1], right + widths[-1])
+    rewriter.fired("zero padding absorbed")
+    return source, merged
+
+
+RULES = {"relax.nn.conv2d": convolution, "relax.nn.conv1d": convolution}

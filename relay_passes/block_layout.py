@@ -1,0 +1,247 @@
+"""Blocked channel layout for convolutions and what lies between them.
+
+With ``B = block``, ``U = unblock`` the two layout changes (``U(B(x)) = x``):
+
+    conv2d(x, W)      ->  U(conv2d_blocked(B(x), pack(W)))          level 2
+    f(U(a), U(b), c)  ->  U(f(a, b, B(c)))     f element-wise       level 2
+    g(U(a), ...)      ->  U(g'(a, ...))        pooling, concat ...  level 3
+    B(U(a))           ->  a                                         always
+
+Every value thus keeps its plain form for consumers that need it; a layout change nobody uses is
+dead and goes. Blocks are the target planner's choice, one width for the whole model. Lanes past
+the last channel are unspecified, so only per-lane rewrites are made (see
+:mod:`uif_tvm.kernels.layout`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import Call
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from uif_tvm.compiler.graph_pass import GraphPass
+from uif_tvm.compiler.relax_util import constant_array, make_constant, op_name, static_shape
+from uif_tvm.kernels import layout
+from uif_tvm.relay_passes import block_conv, block_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from uif_tvm.compiler.context import CompileContext
+
+_BLOCK, _UNBLOCK = "block_layout", "unblock_layout"
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """A tensor in blocked form.
+
+    Args:
+        var: ``[N, ceil(C/cb), H, W, cb]``.
+        shape: of the plain form, ``[N, C, H, W]`` or ``[N, C, W]`` (then ``H`` is 1).
+    """
+
+    var: Any
+    shape: tuple[int, ...]
+
+    @property
+    def block(self) -> int:
+        """Channels per block."""
+        return self.extents[4]
+
+    @property
+    def extents(self) -> tuple[int, int, int, int, int]:
+        """Shape of the blocked form."""
+        found = static_shape(self.var)
+        if found is None or len(found) != 5:
+            raise ValueError(f"not a blocked tensor: {self.var} of shape {found}")
+        return found[0], found[1], found[2], found[3], found[4]
+
+
+@mutator
+class Rewriter(PyExprMutator):  # type: ignore[misc]
+    """Rewrites one function; the rules in ``block_conv`` and ``block_ops`` use its helpers."""
+
+    def __init__(self, mod: tvm.IRModule, ctx: CompileContext, name: str) -> None:
+        super().__init__(mod)
+        self.ctx = ctx
+        self.subject = "?"
+        self._name = name
+        self._cache: dict[Any, Blocked] = {}
+        self._kernels: dict[Any, Any] = {}
+        self._rules: dict[str, tuple[int, Callable[[Rewriter, Call], Any]]] = {
+            **{op: (2, rule) for op, rule in block_conv.RULES.items()},
+            **{op: (2, block_ops.elementwise) for op in block_ops.ELEMENTWISE},
+            **{op: (3, rule) for op, rule in block_ops.RULES.items()},
+        }
+
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        """Variables of one dataflow block are not visible in another."""
+        outer, self._cache = self._cache, {}
+        result = super().visit_dataflow_block_(block)
+        self._cache = outer
+        return result
+
+    def visit_binding_block_(self, block: Any) -> Any:
+        """As for dataflow blocks."""
+        outer, self._cache = self._cache, {}
+        result = super().visit_binding_block_(block)
+        self._cache = outer
+        return result
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        """Remember whose call is being rewritten."""
+        self.subject = binding.var.name
+        super().visit_var_binding_(binding)
+
+    def visit_call_(self, call: Call) -> Any:
+        """Apply the rule of the operator, if there is one at this level."""
+        call = self.visit_expr_post_order(call)
+        level, rule = self._rules.get(op_name(call) or "", (9, None))
+        if rule is None or level > self.ctx.level:
+            return call
+        if static_shape(call) is None and not isinstance(call.ty, relax.TupleType):
+            if op_name(call) in block_conv.RULES:
+                self.decline("the shape is not static")
+            return call
+        changed = rule(self, call)
+        return call if changed is None else changed
+
+    def decline(self, reason: str) -> None:
+        """Record why the current call stays as it is."""
+        self.ctx.report.decide(self._name, self.subject, False, reason)
+
+    def fired(self, reason: str) -> None:
+        """Record that the current call was rewritten."""
+        self.ctx.report.decide(self._name, self.subject, True, reason)
+
+    def resolve(self, expr: Any) -> Any:
+        """What a variable is bound to, through aliases and tuples; else the expression itself."""
+        while True:
+            if isinstance(expr, relax.TupleGetItem):
+                source = self.resolve(expr.tuple_value)
+                if not isinstance(source, relax.Tuple):
+                    return expr
+                expr = source.fields[expr.index]
+            elif isinstance(expr, relax.Var):
+                value = self.lookup_binding(expr)
+                if value is None:
+                    return expr
+                expr = value
+            else:
+                return expr
+
+    def constant(self, expr: Any) -> np.ndarray[Any, Any] | None:
+        """Value of a constant expression."""
+        return constant_array(self.resolve(expr))
+
+    def twin(self, expr: Any) -> Blocked | None:
+        """The blocked form of ``expr`` when there is one already."""
+        value = self.resolve(expr)
+        if (
+            isinstance(value, Call)
+            and op_name(value) == "relax.call_tir"
+            and value.args[0].name_hint.startswith(_UNBLOCK)
+        ):
+            shape = static_shape(value)
+            return Blocked(value.args[1].fields[0], shape) if shape else None
+        return self._cache.get(expr) if isinstance(expr, relax.Var) else None
+
+    def to_blocked(self, expr: Any, width: int) -> Blocked:
+        """The blocked form of ``expr``, made when there is none."""
+        known = self.twin(expr)
+        if known is not None and known.block == width:
+            return known
+        shape, dtype = static_shape(expr), str(expr.ty.dtype.dtype)
+        if shape is None:
+            raise ValueError(f"{expr} has no static shape")
+        array = self.constant(expr)
+        if array is not None:
+            return Blocked(make_constant(block_array(array, width)), shape)
+        batch, channels, *plane = shape
+        rows, columns = plane if len(plane) == 2 else (1, *plane)
+        target = (batch, layout.blocks(channels, width), rows, columns, width)
+        if rows * columns == 1 and channels % width == 0:
+            made = Blocked(self.emit(relax.op.reshape(expr, target)), shape)
+        else:
+            kernel = self.kernel(_BLOCK, layout.block, shape, width, dtype)
+            made = Blocked(self.emit(call_tir(kernel, [expr], target, dtype)), shape)
+        if isinstance(expr, relax.Var):
+            self._cache[expr] = made
+        return made
+
+    def to_plain(self, blocked: Any, shape: tuple[int, ...]) -> Any:
+        """The expression of the plain form, ``shape``, of a blocked variable."""
+        width, dtype = static_shape(blocked)[-1], str(blocked.ty.dtype.dtype)
+        kernel = self.kernel(_UNBLOCK, layout.unblock, shape, width, dtype)
+        return call_tir(kernel, [blocked], shape, dtype)
+
+    def emit(self, expr: Any, hint: str | None = None) -> Any:
+        """Bind ``expr`` to a new variable named after the current call."""
+        return self.builder_.emit(expr, hint or self.subject)
+
+    def kernel(self, name: str, make: Callable[..., Any], *args: Any) -> Any:
+        """Global variable of ``make(*args)``; equal arguments share one kernel."""
+        key = (name, args)
+        if key not in self._kernels:
+            self._kernels[key] = self.builder_.add_func(make(*args), name)
+        return self._kernels[key]
+
+
+def call_tir(kernel: Any, args: list[Any], shape: tuple[int, ...], dtype: str) -> Any:
+    """``call_tir`` with a static result."""
+    return relax.call_tir(kernel, args, relax.TensorType(shape, dtype))
+
+
+def block_array(array: np.ndarray[Any, Any], width: int) -> np.ndarray[Any, Any]:
+    """``[N, C, H, W]`` (or ``[N, C, W]``) as blocked, zero past the last channel."""
+    array = array[:, :, None] if array.ndim == 3 else array
+    batch, channels, rows, columns = array.shape
+    count = layout.blocks(channels, width)
+    padded = np.zeros((batch, count * width, rows, columns), array.dtype)
+    padded[:, :channels] = array
+    shape = (batch, count, width, rows, columns)
+    return np.ascontiguousarray(padded.reshape(shape).transpose(0, 1, 3, 4, 2))
+
+
+class BlockLayout(GraphPass):
+    """Blocked kernels for convolutions (level 2), kept over whole regions (level 3)."""
+
+    name = "block-layout"
+
+    def apply(self, mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
+        """See the module text."""
+        if ctx.target.planner is None:
+            ctx.report.decide(self.name, "main", False, "the target has no layout planner")
+            return mod
+        rewriter = Rewriter(mod, ctx, self.name)
+        for var, func in list(mod.functions.items()):
+            if isinstance(func, relax.Function):
+                rewriter.builder_.update_func(var, rewriter.visit_expr(func))
+        mod = rewriter.builder_.get()
+        mod = relax.transform.CanonicalizeBindings()(mod)
+        mod = relax.transform.DeadCodeElimination(["main"])(mod)
+        self._count_conversions(mod, ctx)
+        return mod
+
+    def _count_conversions(self, mod: tvm.IRModule, ctx: CompileContext) -> None:
+        from uif_tvm.compiler.relax_util import calls
+
+        changed = [
+            prod(static_shape(var) or (0,))
+            for var, call in calls(mod)
+            if op_name(call) == "relax.call_tir"
+            and call.args[0].name_hint.startswith((_BLOCK, _UNBLOCK))
+        ]
+        if changed:
+            reason = f"{len(changed)} layout changes remain, {sum(changed)} elements"
+            ctx.report.decide(self.name, "main", True, reason)
+
+
+PASS = BlockLayout()
