@@ -8,8 +8,10 @@ drifts of the machine hit everybody alike.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -51,7 +53,7 @@ class Contestant:
         except BaseException:
             self.close()
             raise
-        self._process.send_signal(signal.SIGSTOP)
+        self._stop()
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Wake the process, have it do ``request``, and stop it again."""
@@ -65,7 +67,7 @@ class Contestant:
         except BrokenPipeError:
             raise RunError(self._death()) from None
         finally:
-            self._process.send_signal(signal.SIGSTOP)
+            self._stop()
 
     def burst(self, runs: int, warmup: int = BURST_WARMUP) -> tuple[float, ...]:
         """Latencies of ``runs`` runs, milliseconds."""
@@ -86,6 +88,15 @@ class Contestant:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _stop(self) -> None:
+        """Stop the process and wait until all its threads stand still, or it is gone."""
+        self._process.send_signal(signal.SIGSTOP)
+        ended = os.WSTOPPED | os.WEXITED
+        with contextlib.suppress(ChildProcessError):
+            event = os.waitid(os.P_PID, self._process.pid, ended | os.WNOWAIT)
+            if event is not None and event.si_code == os.CLD_STOPPED:
+                os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def _receive(self) -> dict[str, Any]:
         line = self._process.stdout.readline() if self._process.stdout is not None else ""

@@ -13,7 +13,7 @@ typedef float Vector __attribute__((vector_size(VECTOR_BYTES)));
 
 // Enough chains to cover latency x issue width, few enough for 16 registers.
 constexpr int kChains = 12;
-constexpr long kSteps = 2000000;
+constexpr long kSteps = 10000000;
 
 static volatile float sink;
 

@@ -87,7 +87,7 @@ def main(
         if case.model not in exports:
             exports[case.model] = prepare(case.model, work_dir, level, OURS in _split(engines))
         rows += compare(case, exports[case.model], _split(engines), rounds, peak)
-    body = {
+    body: dict[str, Any] = {
         "schema": "uif.bench-peers",
         "schema_version": 1,
         "machine": machine.describe(PACKAGES)

@@ -45,7 +45,7 @@ def main(engine: str, model: str, threads: str, feed_file: str) -> None:
         request: dict[str, Any] = json.loads(line)
         try:
             if request["do"] == "outputs":
-                arrays = {f"out{i}": np.array(a) for i, a in enumerate(run(feed))}
+                arrays: dict[str, Any] = {f"out{i}": np.array(a) for i, a in enumerate(run(feed))}
                 np.savez(request["file"], **arrays)
                 _answer(answers, {})
             else:

@@ -108,7 +108,7 @@ def command(
 
     start = time.perf_counter()
     with PhaseProgress(f"export {model.name}", quiet=_quiet(ctx)) as progress:
-        report = api.export(
+        result = api.export(
             str(model),
             dummy,
             output_path=str(output),
@@ -131,14 +131,15 @@ def command(
                 "bytes": output.stat().st_size,
                 "seconds": round(seconds, 3),
                 "targets": list(targets),
-                "report": report,
+                "reports": dict(result.reports),
             },
         )
         return
     size = output.stat().st_size / 1e6
     click.echo(f"wrote {output} ({size:.1f} MB) in {seconds:.1f} s for {', '.join(targets)}")
-    for line in summary_lines(report):
-        click.echo(f"  {line}")
+    for name, report in result.reports.items():
+        for line in summary_lines(name, report):
+            click.echo(f"  {line}")
 
 
 def dummy_input(
@@ -173,28 +174,17 @@ def dummy_input(
     return {spec.name: given.get(spec.name, made.get(spec.name)) for spec in specs}
 
 
-def summary_lines(report: Mapping[str, Any]) -> list[str]:
-    """A compile report in a few lines: kernels by kind, fallbacks, memory, slow phases."""
-    lines: list[str] = []
-    for target, part in per_target(report):
-        kinds = Counter[str]()
-        for kernel in part.get("kernels", ()):
-            kinds[kernel["kind"]] += 1
-        cached = sum(bool(kernel.get("cached")) for kernel in part.get("kernels", ()))
-        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-        lines.append(f"{target}: {sum(kinds.values())} kernels ({counts}; {cached} from the cache)")
-        fallen = [row for row in part.get("placement", ()) if row["where"] != "native"]
-        for row in fallen:
+def summary_lines(target: str, report: Mapping[str, Any]) -> list[str]:
+    """One target's compile report in a few lines: kernels by kind, fallbacks, notes."""
+    kinds = Counter(kernel["kind"] for kernel in report["kernels"])
+    cached = sum(bool(kernel["cached"]) for kernel in report["kernels"])
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "no code"
+    lines = [f"{target}: {len(report['kernels'])} kernels ({counts}; {cached} from the cache)"]
+    for row in report["placement"]:
+        if row["where"] != "native":
             lines.append(f"  {row['op']} x{row['count']} runs as {row['where']}: {row['reason']}")
-        lines.extend(f"  note: {note}" for note in part.get("notes", ()))
+    lines.extend(f"  note: {note}" for note in report["notes"])
     return lines
-
-
-def per_target(report: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """``(target, report)`` pairs of a report over one target or several."""
-    if "targets" in report and isinstance(report["targets"], Mapping):
-        return list(report["targets"].items())
-    return [(str(report.get("target", "target")), report)]
 
 
 def _quiet(ctx: click.Context) -> bool:

@@ -95,7 +95,11 @@ def _guarded(arguments: list[str]) -> int:
     """Run the command line; every way it can end becomes an exit code and a readable message."""
     as_json = "--json" in arguments
     try:
-        result = cli.main(arguments, prog_name="uif", standalone_mode=False)
+        if "_UIF_COMPLETE" in os.environ:  # the shell asks for completions
+            cli.main(arguments, prog_name="uif")
+        # Not cli.main: it would turn a closed pipe into exit code 1 by itself.
+        with cli.make_context("uif", arguments) as ctx:
+            result = cli.invoke(ctx)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as end:

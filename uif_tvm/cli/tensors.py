@@ -92,7 +92,7 @@ def _read_array(name: str, path: Path) -> Array:
             raise UsageError(
                 f"input {name!r}: {path} holds {', '.join(map(repr, names)) or 'nothing'}",
                 code="UIF-USAGE-INPUT",
-                hint=f"store the array under the input's name: numpy.savez(path, **{{{name!r}: x}})",
+                hint=f"store the array as {name!r}: numpy.savez(path, **{{{name!r}: x}})",
             )
         try:
             return np.asarray(archive[key])
@@ -188,7 +188,7 @@ def listed(specs: Sequence[TensorSpec]) -> str:
 def synthesise(
     specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]], seed: int = 0
 ) -> dict[str, Array]:
-    """Made-up inputs: floats from N(0, 1), integers 0 or 1, booleans true; same ``seed``, same data.
+    """Made-up inputs: floats from N(0, 1), integers 0 or 1, booleans true, the same per ``seed``.
 
     Integers stay below 2 as they are mostly indices, of which nothing tells the range.
     """
