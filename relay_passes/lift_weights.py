@@ -57,7 +57,7 @@ class _Lift(PyExprMutator):  # type: ignore[misc]
 
 def _digest(array: np.ndarray[Any, Any]) -> bytes:
     flat = np.asarray(array, order="C").reshape(-1)
-    return blake3(flat.view(np.uint8)).digest()
+    return blake3(flat.view(np.uint8).data).digest()
 
 
 class LiftWeights(GraphPass):

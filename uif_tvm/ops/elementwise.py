@@ -20,7 +20,7 @@ def _truncated(x: Array, y: Array) -> Array:
     if x.dtype.kind in "iu":
         quotient = np.abs(x) // np.where(y == 0, 1, np.abs(y))
         return (np.sign(x) * np.sign(y) * quotient).astype(x.dtype)
-    return x / y
+    return np.divide(x, y)
 
 
 def _astype(x: Array, dtype: str) -> Array:

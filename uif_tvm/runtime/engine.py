@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from uif_tvm.errors import RunError
+from uif_tvm.errors import RunError, UsageError
 from uif_tvm.runtime.inputs import bind
 from uif_tvm.runtime.stats import RunStats, process_peak_mb
 from uif_tvm.runtime.tensors import Array, aligned, numpy_dtype
@@ -32,11 +32,10 @@ class Engine:
         self._signature = artifact.manifest.signature
         self._report = artifact.report(self._section)
         self._vm = ThreadLocalVM(artifact.library(self._section), self._section.entry, threads)
-        self._vm.function()
+        self._vm.warm()
         # The arrays own the mapped memory that the tensors look into.
         self._weights = [aligned(artifact.weight(name)) for name in self._section.weights]
-        tensors = [self._vm.tensor(array) for array in self._weights]
-        self._packed = self._vm.pack(tensors)
+        self._packed = self._vm.pack([self._vm.tensor(array) for array in self._weights])
         self._weight_addresses = {array.ctypes.data for array in self._weights}
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in self._signature.outputs]
         self._stats = RunStats()
@@ -62,7 +61,12 @@ class Engine:
         """What the compiler did for this target: decisions, kernels, placement, memory."""
         return self._report
 
-    def run(self, *args: Any, **named: Any) -> list[Array]:
+    @property
+    def threads(self) -> int:
+        """Worker threads that each run uses, the calling thread included."""
+        return self._vm.threads
+
+    def run(self, /, *args: Any, **named: Any) -> list[Array]:
         """Run the model once.
 
         Args:
@@ -70,7 +74,8 @@ class Engine:
             named: the same by keyword.
 
         Returns:
-            One array per output, in order. Each owns its memory.
+            One array per output, in order. Each owns its memory: writing to one changes neither
+            another output, nor an input, nor what later runs return.
 
         Raises:
             InputError: names, shapes or dtypes do not fit; nothing was run.
@@ -78,27 +83,32 @@ class Engine:
         """
         start = time.perf_counter()
         arrays = [aligned(array) for array in bind(self._signature, args, named)]
-        tensors = [self._vm.tensor(array) for array in arrays]
         try:
-            results = self._vm.function()(*tensors, self._packed)
+            results = self._vm.call(arrays, self._packed)
         except Exception as error:
             raise RunError(
                 f"{type(error).__name__}: {error}",
                 target=self.target,
                 hint="report this with the model and its inputs; uif inspect shows the kernels",
             ) from error
-        foreign = self._weight_addresses.union(array.ctypes.data for array in arrays)
-        outputs = [
-            self._owned(result, dtype, foreign)
-            for result, dtype in zip(results, self._output_dtypes, strict=True)
-        ]
+        outputs = self._owned(results, {array.ctypes.data for array in arrays})
         self._stats.add(time.perf_counter() - start)
         return outputs
 
-    def _owned(self, result: Any, dtype: np.dtype[Any], foreign: set[int]) -> Array:
-        """An output that passes an input or a weight through is copied: callers may write to it."""
-        array = self._vm.array(result, dtype)
-        return array.copy() if array.ctypes.data in foreign else array
+    def _owned(self, results: Any, taken: set[int]) -> list[Array]:
+        """The results, copied where their memory is an input's, a weight's or another output's.
+
+        Models return such tensors as they are or reshaped; either way the address is the same.
+        """
+        outputs = []
+        for result, dtype in zip(results, self._output_dtypes, strict=True):
+            array = self._vm.array(result, dtype)
+            address = array.ctypes.data
+            if address in taken or address in self._weight_addresses:
+                array = array.copy()
+            taken.add(address)
+            outputs.append(array)
+        return outputs
 
     def get_stats(self) -> dict[str, Any]:
         """Counters since load. Times are in milliseconds, memory in MiB.
@@ -126,6 +136,13 @@ class Engine:
     def placement(self) -> list[dict[str, Any]]:
         """Where each kind of operator runs (``native``, ``composed``, ``host``) and why."""
         return list(self._report["placement"])
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "an Engine holds mapped files and machine code and cannot be pickled or copied",
+            code="UIF-USAGE-PICKLE",
+            hint="pass the path of the .uif file, and call uif.load where it is used",
+        )
 
     def __repr__(self) -> str:
         takes = ", ".join(str(spec) for spec in self.inputs)

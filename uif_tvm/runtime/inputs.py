@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from uif_tvm.errors import InputError
-from uif_tvm.runtime.tensors import Array, numpy_dtype
+from uif_tvm.runtime.tensors import Array, numpy_dtype, to_numpy
 from uif_tvm.signature import Signature, TensorSpec
 
 
@@ -20,7 +20,7 @@ def bind(signature: Signature, args: Sequence[Any], named: Mapping[str, Any]) ->
         InputError: wrong number, names, dtypes or shapes; says what was expected.
     """
     if len(args) == 1 and not named and isinstance(args[0], Mapping):
-        args, named = (), args[0]
+        return bind(signature, [], args[0])
     specs = signature.inputs
     if args and named:
         raise InputError(
@@ -33,7 +33,9 @@ def bind(signature: Signature, args: Sequence[Any], named: Mapping[str, Any]) ->
         raise InputError(
             f"got {len(values)} inputs, the model takes {len(specs)}: {_expected(specs)}",
             code="UIF-RUN-COUNT",
-            hint="pass one array per input, in this order, or a dict by name",
+            hint=f"unpack the {type(values[0]).__name__}: run(*inputs)"
+            if len(values) == 1 and isinstance(values[0], list | tuple)
+            else "pass one array per input, in this order, or a dict by name",
         )
     arrays = [
         _checked(value, spec, position)
@@ -78,43 +80,53 @@ def as_array(value: Any, name: str) -> Array:
     if callable(detach):
         value = detach()  # a tensor that requires grad refuses DLPack
     if hasattr(value, "__dlpack__"):
-        try:
-            return np.from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError, ValueError):
-            pass  # bfloat16, or a device tensor: the bytes or the array protocol may still serve
-    return _converted(value, name)
-
-
-def _converted(value: Any, name: str) -> Array:
-    if str(getattr(value, "dtype", "")) == "torch.bfloat16" and value.device.type == "cpu":
-        bits = value.contiguous().view(dtype=getattr(__import__("torch"), "int16"))
-        return np.from_dlpack(bits).view(numpy_dtype("bfloat16"))
+        for read in (np.from_dlpack, _through_runtime):
+            try:
+                return read(value)
+            except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
+                continue  # a device tensor; the array protocol says best what is wrong with it
     try:
         array = np.asarray(value)
     except Exception as error:
-        raise InputError(
-            f"input {name!r}: {type(value).__name__} cannot be read as an array: {error}",
-            code="UIF-RUN-TYPE",
-            hint="pass a NumPy array, a CPU torch tensor, or anything with __dlpack__ on the CPU",
-        ) from error
+        raise _no_array(value, name, f"cannot be read as an array: {error}") from error
     if array.dtype == object:
-        raise InputError(
-            f"input {name!r}: {type(value).__name__} is not an array of numbers",
-            code="UIF-RUN-TYPE",
-            hint="pass a NumPy array, a CPU torch tensor, or anything with __dlpack__ on the CPU",
-        )
+        raise _no_array(value, name, "is not an array of numbers")
     return array
+
+
+def _through_runtime(value: Any) -> Array:
+    """Elements that NumPy's DLPack does not know, such as bfloat16."""
+    from uif_tvm.runtime.vm import runtime
+
+    ffi = runtime()
+    contiguous = getattr(value, "contiguous", None)
+    tensor = ffi.from_dlpack(contiguous() if callable(contiguous) else value)
+    create_view = ffi.get_global_func("runtime.TVMTensorCreateView")
+    return to_numpy(ffi, create_view, tensor, numpy_dtype(str(tensor.dtype)))
+
+
+def _no_array(value: Any, name: str, reason: str) -> InputError:
+    return InputError(
+        f"input {name!r}: {type(value).__name__} {reason}",
+        code="UIF-RUN-TYPE",
+        hint="pass a NumPy array, a CPU torch tensor, or anything with __dlpack__ on the CPU",
+    )
 
 
 def _checked(value: Any, spec: TensorSpec, position: int) -> Array:
     array = as_array(value, spec.name)
     where = f"input {position} ({spec.name!r})"
-    if array.dtype != numpy_dtype(spec.dtype):
-        raise InputError(
-            f"{where} has dtype {array.dtype}, expected {spec.dtype}",
-            code="UIF-RUN-DTYPE",
-            hint=f"convert it: array.astype({spec.dtype!r})",
-        )
+    dtype = numpy_dtype(spec.dtype)
+    if array.dtype != dtype:
+        # Byte order is not a type, and Python's numbers have none of ours.
+        untyped = not hasattr(value, "dtype") and np.can_cast(array.dtype, dtype, "same_kind")
+        if not untyped and array.dtype.newbyteorder("=") != dtype:
+            raise InputError(
+                f"{where} has dtype {array.dtype}, expected {spec.dtype}",
+                code="UIF-RUN-DTYPE",
+                hint=f"convert it: array.astype({spec.dtype!r})",
+            )
+        array = array.astype(dtype)
     if len(array.shape) != len(spec.shape) or any(
         isinstance(want, int) and have != want
         for have, want in zip(array.shape, spec.shape, strict=False)

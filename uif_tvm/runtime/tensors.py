@@ -71,7 +71,7 @@ def to_tensor(ffi: Any, create_view: Callable[..., Any], array: Array) -> Any:
         return ffi.from_dlpack(array, require_alignment=ALIGNMENT, require_contiguous=True)
     bits = np.dtype(f"uint{8 * array.dtype.itemsize}") if extended else array.dtype
     size = max(array.nbytes, 1)
-    memory = (ctypes.c_uint8 * size).from_address(array.ctypes.data)
+    memory = memoryview((ctypes.c_uint8 * size).from_address(array.ctypes.data))
     alias = np.frombuffer(memory, np.uint8)[: array.nbytes].view(bits).reshape(array.shape)
     tensor = ffi.from_dlpack(alias, require_alignment=ALIGNMENT, require_contiguous=True)
     if extended:

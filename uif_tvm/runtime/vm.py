@@ -18,14 +18,14 @@ import numpy as np
 
 from uif_tvm.artifact import materialise_library
 from uif_tvm.errors import ArtifactError, EnvironmentFault
+from uif_tvm.runtime import threads as workers
 from uif_tvm.runtime.tensors import Array, to_numpy, to_tensor
 
 _CPU_DEVICE_TYPE, _POOLED_ALLOCATOR = 1, 2
-_BIG_CORES = 1
 
 
 @cache
-def _runtime() -> Any:
+def runtime() -> Any:
     """The FFI module with TVM's runtime functions registered."""
     spec = importlib.util.find_spec("tvm")
     if spec is None or not spec.submodule_search_locations:
@@ -34,6 +34,7 @@ def _runtime() -> Any:
             code="UIF-ENV-TVM",
             hint="pip install 'apache-tvm==0.27.0.post1' 'apache-tvm-ffi<0.1.15'",
         )
+    workers.prepare()
     import tvm_ffi
 
     folder = Path(next(iter(spec.submodule_search_locations))) / "lib"
@@ -57,7 +58,7 @@ class ThreadLocalVM:
     """
 
     def __init__(self, library: bytes, entry: str, threads: int | None) -> None:
-        self._ffi = _runtime()
+        self._ffi = runtime()
         load = self._ffi.get_global_func("ffi.Module.load_from_file.so")
         with materialise_library(library) as path:
             try:
@@ -70,16 +71,34 @@ class ThreadLocalVM:
                 ) from error
         self._create_view = self._ffi.get_global_func("runtime.TVMTensorCreateView")
         self._entry = entry
-        self._threads = threads
+        self._threads = threads or workers.default_threads()
         self._local = threading.local()
 
-    def function(self) -> Callable[..., Any]:
+    @property
+    def threads(self) -> int:
+        """Worker threads of each run."""
+        return self._threads
+
+    def call(self, arrays: list[Array], weights: Any) -> Any:
+        """The entry function's results for ``arrays`` (see :func:`tensors.aligned`).
+
+        Results may lie in the memory of ``arrays`` or of the weights.
+        """
+
+        def run() -> Any:
+            # The closure keeps the arrays: tensors over them do not own their memory.
+            return self._function()(*map(self.tensor, arrays), weights)
+
+        return workers.with_workers(self._ffi, self._threads, run)
+
+    def warm(self) -> None:
+        """Make this thread's machine now rather than in the first run."""
+        self._function()
+
+    def _function(self) -> Callable[..., Any]:
         """The entry function of this thread's machine, created on first use."""
         entry: Callable[..., Any] | None = getattr(self._local, "entry", None)
         if entry is None:
-            if self._threads is not None:
-                configure = self._ffi.get_global_func("runtime.config_threadpool")
-                configure(_BIG_CORES, self._threads)
             machine = self._module["vm_load_executable"]()
             machine["vm_initialization"](_CPU_DEVICE_TYPE, 0, _POOLED_ALLOCATOR)
             entry = machine[self._entry]
