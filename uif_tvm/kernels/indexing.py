@@ -61,9 +61,7 @@ def gather_nd(data: te.Tensor, indices: te.Tensor, batch_dims: int) -> te.Tensor
     shape = [*indices.shape[:-1], *data.shape[batch_dims + depth :]]
 
     def element(*ix: Any) -> Any:
-        at = [
-            clamp(indices(*ix[:lead], k), data.shape[batch_dims + k]) for k in range(depth)
-        ]
+        at = [clamp(indices(*ix[:lead], k), data.shape[batch_dims + k]) for k in range(depth)]
         return data(*ix[:batch_dims], *at, *ix[lead:])
 
     return te.compute(shape, element, name="gather_nd")
@@ -185,7 +183,7 @@ def scatter(
         source, target = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
         buffers = [T.buffer_proxy(buffer) for buffer in ins[1:]]
         with IRBuilder() as ib:
-            with T.seq_scope():
+            with T.serial(0, 1):
                 with T.parallel(0, total) as i:
                     target[i] = source[i]
                 # In order: with repeated positions the last write stands, and sums are repeatable.
@@ -197,9 +195,7 @@ def scatter(
                             target[flat] = reduce(target[flat], value)
             return ib.get()
 
-    return te.extern(
-        [data.shape], [data, *inputs], body, dtype=[data.dtype], name=name, tag=name
-    )
+    return te.extern([data.shape], [data, *inputs], body, dtype=[data.dtype], name=name, tag=name)
 
 
 def _inside(position: Any, size: Any) -> Any:
@@ -220,8 +216,10 @@ def scatter_elements(
         place = [*at]
         index = buffers[0][_flatten(at, indices.shape)]
         place[axis] = wrap(index, data.shape[axis])
-        return place, _inside(place[axis], data.shape[axis]), (
-            buffers[1][_flatten(at, updates.shape)]
+        return (
+            place,
+            _inside(place[axis], data.shape[axis]),
+            (buffers[1][_flatten(at, updates.shape)]),
         )
 
     count = _product(indices.shape)
@@ -281,9 +279,7 @@ def advanced_scatter(
         return place, condition, buffers[0][_broadcast_flat(ix, values.shape)]
 
     reduction = "add" if accumulate else "update"
-    return scatter(
-        data, [values, *indices], _product(loop), locate, reduction, "advanced_scatter"
-    )
+    return scatter(data, [values, *indices], _product(loop), locate, reduction, "advanced_scatter")
 
 
 def _broadcast_flat(at: Sequence[Any], shape: Sequence[Any]) -> Any:

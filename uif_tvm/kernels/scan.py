@@ -10,9 +10,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 
-def inclusive_scan(
-    data: te.Tensor, axis: int, combine: Callable[[Any, Any], Any]
-) -> te.Tensor:
+def inclusive_scan(data: te.Tensor, axis: int, combine: Callable[[Any, Any], Any]) -> te.Tensor:
     """``out[i] = combine(out[i - 1], data[i])`` along ``axis``; other axes run in parallel."""
     outer: Any = 1
     inner: Any = 1
@@ -28,7 +26,7 @@ def inclusive_scan(
         with IRBuilder() as ib:
             with T.parallel(0, outer * inner) as lane:
                 base = lane // inner * length * inner + lane % inner
-                with T.seq_scope():
+                with T.serial(0, 1):
                     target[base] = source[base]
                     with T.serial(0, length - 1) as k:
                         here = base + (k + 1) * inner

@@ -47,8 +47,13 @@ def sort(data: te.Tensor, axis: int, descending: bool) -> list[te.Tensor]:
                 state[2] = tirx.const(1, "int64")
                 with T.While(state[2] < tirx.Cast("int64", length)):
                     _merge_pass(
-                        state, base, inner, length, descending,
-                        (values, positions), (spare, spare_at),
+                        state,
+                        base,
+                        inner,
+                        length,
+                        descending,
+                        (values, positions),
+                        (spare, spare_at),
                     )
                     state[2] = state[2] * tirx.const(2, "int64")
             return ib.get()

@@ -165,7 +165,9 @@ def _check_text(document: Any, where: str) -> None:
                     raise _unsafe(f"size symbol {symbol[:60]!r} is not plain arithmetic")
         if key == "nodes" and isinstance(item, dict):
             target = item.get("target")
-            if not isinstance(target, str) or "__" in target.replace("__and__", "") or (
-                _OPERATOR.fullmatch(target) is None
+            if (
+                not isinstance(target, str)
+                or "__" in target.replace("__and__", "")
+                or (_OPERATOR.fullmatch(target) is None)
             ):
                 raise _unsafe(f"operator {str(target)[:80]!r} is not a PyTorch operator")

@@ -99,8 +99,11 @@ class _Importer:
                 raise UnsupportedError(
                     [
                         UnsupportedOp(
-                            "buffer mutation", 1, "the model writes to its own buffer between "
-                            "calls, and a compiled model keeps no state", (str(spec.target),)
+                            "buffer mutation",
+                            1,
+                            "the model writes to its own buffer between "
+                            "calls, and a compiled model keeps no state",
+                            (str(spec.target),),
                         )
                     ],
                     hint="pass the state as an input and return it as an output",
@@ -203,9 +206,7 @@ class _Importer:
         value = self.env[parent]
         item = value[index] if isinstance(value, (list, tuple)) else _Missing
         if item is _Missing or item is None:
-            self._refuse(
-                node, op_name(parent.target), f"result {index} is not available", None
-            )
+            self._refuse(node, op_name(parent.target), f"result {index} is not available", None)
             return
         self.env[node] = item
 
@@ -221,7 +222,9 @@ class _Importer:
             return False
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             return False
-        if not all(isinstance(arg, (fx.Node,)) and arg in self.known for arg in node.all_input_nodes):
+        if not all(
+            isinstance(arg, (fx.Node,)) and arg in self.known for arg in node.all_input_nodes
+        ):
             return False
         limit = MAX_FOLDED_ELEMENTS + sum(self.known[arg].numel() for arg in node.all_input_nodes)
         metas = node.meta["val"]

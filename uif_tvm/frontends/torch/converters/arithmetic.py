@@ -198,9 +198,7 @@ def _extreme(cx: Emitter, a: Any, b: Any, pick: Any, logic: Any) -> Any:
         keep = pick
 
         def pick(p: Any, q: Any) -> Any:
-            return tirx.Select(
-                scalar.is_nan(p), q, tirx.Select(scalar.is_nan(q), p, keep(p, q))
-            )
+            return tirx.Select(scalar.is_nan(p), q, tirx.Select(scalar.is_nan(q), p, keep(p, q)))
 
     return cx.elementwise(pick, x, y, name=operator.split(".")[1])
 

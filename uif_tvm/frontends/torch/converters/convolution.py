@@ -102,8 +102,7 @@ def _spread(
         return x
     shape = cx.shape(x)
     sizes = [
-        (n - 1) * s + 1 + b + a
-        for n, s, b, a in zip(shape[2:], stride, before, after, strict=True)
+        (n - 1) * s + 1 + b + a for n, s, b, a in zip(shape[2:], stride, before, after, strict=True)
     ]
 
     def kernel(data: te.Tensor) -> te.Tensor:
@@ -115,9 +114,7 @@ def _spread(
                 if s > 1:
                     inside.append(tirx.floormod(position, s) == 0)
                 at.append(tirx.floordiv(position, s))
-            return tirx.if_then_else(
-                tirx.all(*inside), data(n, c, *at), tirx.const(0, data.dtype)
-            )
+            return tirx.if_then_else(tirx.all(*inside), data(n, c, *at), tirx.const(0, data.dtype))
 
         return te.compute([*data.shape[:2], *sizes], element, name="spread")
 

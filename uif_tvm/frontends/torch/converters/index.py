@@ -81,9 +81,7 @@ def index_tensor(cx: Emitter, x: Any, indices: list[Any]) -> Any:
 def masked_index(cx: Emitter, x: Any, mask: Any, indices: list[Any], fill: Any) -> Any:
     """Advanced indexing where a mask holds, a number elsewhere."""
     picked = index_tensor(cx, x, indices)
-    return cx.emit(
-        relax.op.where(cx.cast(mask, "bool"), picked, cx.const(fill, cx.out_dtype))
-    )
+    return cx.emit(relax.op.where(cx.cast(mask, "bool"), picked, cx.const(fill, cx.out_dtype)))
 
 
 def advanced_indices(
@@ -123,5 +121,3 @@ def take(cx: Emitter, x: Any, index: Any) -> Any:
     count = int(np.prod(cx.static(x, "take"), dtype=np.int64))
     flat = cx.reshape(x, [count])
     return cx.emit(relax.op.take(flat, _checked(cx, index, count, "index"), 0))
-
-

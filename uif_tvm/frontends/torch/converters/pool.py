@@ -28,7 +28,11 @@ def _batched(cx: Emitter, x: relax.Expr, rank: int) -> relax.Expr:
 
 
 def _end_padding(
-    cx: Emitter, x: relax.Expr, kernel: list[int], stride: list[int], before: list[int],
+    cx: Emitter,
+    x: relax.Expr,
+    kernel: list[int],
+    stride: list[int],
+    before: list[int],
     dilation: list[int],
 ) -> list[int]:
     """Padding behind that makes plain (floor) arithmetic give PyTorch's output size."""
@@ -91,8 +95,11 @@ def _pool_positions(
         later = a[0] < b[0]
         first, second = (a[1], b[1])
         nan = tirx.isnan(second) if is_float(dtype) else tirx.const(False, "bool")
-        take_b = tirx.Select(later, tirx.any(second > first, nan),
-                             tirx.Not(tirx.any(first > second, tirx.const(False, "bool"))))
+        take_b = tirx.Select(
+            later,
+            tirx.any(second > first, nan),
+            tirx.Not(tirx.any(first > second, tirx.const(False, "bool"))),
+        )
         return tirx.Select(take_b, b[0], a[0]), tirx.Select(take_b, second, first)
 
     reducer = te.comm_reducer(
@@ -104,16 +111,15 @@ def _pool_positions(
         sizes = data.shape[2:]
 
         def element(*ix: Any) -> Any:
-            at = [
-                ix[2 + i] * stride[i] - padding[i] + spans[i] * dilation[i] for i in range(rank)
-            ]
+            at = [ix[2 + i] * stride[i] - padding[i] + spans[i] * dilation[i] for i in range(rank)]
             inside = tirx.all(*(t for p, n in zip(at, sizes, strict=True) for t in (p >= 0, p < n)))
             flat: Any = tirx.const(0, "int64")
             for p, n in zip(at, sizes, strict=True):
                 flat = flat * tirx.Cast("int64", n) + tirx.Cast("int64", p)
             value = tirx.if_then_else(inside, data(ix[0], ix[1], *at), _lowest(dtype, True))
-            return reducer((tirx.if_then_else(inside, flat, tirx.const(-1, "int64")), value),
-                           axis=spans)
+            return reducer(
+                (tirx.if_then_else(inside, flat, tirx.const(-1, "int64")), value), axis=spans
+            )
 
         shape = [*data.shape[:2], *cx.out_shape[-rank:]]
         index, _ = te.compute(shape, element, name="pool_arg")
@@ -198,9 +204,7 @@ def _window_mean(
         def element(*ix: Any) -> Any:
             at = [ix[2 + i] * stride[i] - padding[i] + spans[i] for i in range(rank)]
             inside = tirx.all(*(t for p, n in zip(at, sizes, strict=True) for t in (p >= 0, p < n)))
-            value = tirx.if_then_else(
-                inside, data(ix[0], ix[1], *at), tirx.const(0, data.dtype)
-            )
+            value = tirx.if_then_else(inside, data(ix[0], ix[1], *at), tirx.const(0, data.dtype))
             return te.sum(value, axis=spans)
 
         return te.compute([*data.shape[:2], *results], element, name="pool_sum")
@@ -250,15 +254,16 @@ def _adaptive_axis(cx: Emitter, x: relax.Expr, axis: int, result: int) -> relax.
             at = [*ix]
             at[axis] = tirx.min(first(ix[axis]) + span, size - 1)
             zero = tirx.const(0, data.dtype)
-            return te.sum(
-                tirx.Select(span < count(ix[axis]), data(*at), zero), axis=[span]
-            )
+            return te.sum(tirx.Select(span < count(ix[axis]), data(*at), zero), axis=[span])
 
         return te.compute(shape, element, name="adaptive_sum")
 
     counts = np.subtract(stops, starts)
     total = cx.te(
-        build, x, cx.const(np.asarray(starts), "int64"), cx.const(counts, "int64"),
+        build,
+        x,
+        cx.const(np.asarray(starts), "int64"),
+        cx.const(counts, "int64"),
         name="adaptive_sum",
     )
     tail = [1] * (len(cx.shape(x)) - axis - 1)
@@ -305,5 +310,3 @@ def _adaptive_max_axis(cx: Emitter, x: relax.Expr, axis: int, result: int) -> re
 
     ends = cx.const(np.subtract(stops, 1), "int64")
     return cx.te(build, x, cx.const(np.asarray(starts), "int64"), ends, name="adaptive_max")
-
-

@@ -233,9 +233,7 @@ def arg_extreme(
         if is_float(dtype):
             nan_a, nan_b = tirx.isnan(a[1]), tirx.isnan(b[1])
             ahead = tirx.any(ahead, tirx.all(nan_a, tirx.any(tirx.Not(nan_b), a[0] < b[0])))
-            return tirx.all(
-                tirx.any(ahead, tie), tirx.any(nan_a, tirx.Not(nan_b))
-            )
+            return tirx.all(tirx.any(ahead, tie), tirx.any(nan_a, tirx.Not(nan_b)))
         return tirx.any(ahead, tie)
 
     def combine(a: Any, b: Any) -> Any:

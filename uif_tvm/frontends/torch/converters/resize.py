@@ -108,13 +108,12 @@ def _weigh(cx: Emitter, x: relax.Expr, axis: int, matrix: np.ndarray) -> relax.E
 
         if taps <= 4:
             return te.compute(
-                shape, lambda *ix: sum((tap(ix, k) for k in range(1, taps)), tap(ix, 0)),
+                shape,
+                lambda *ix: sum((tap(ix, k) for k in range(1, taps)), tap(ix, 0)),
                 name="resample",
             )
         span = te.reduce_axis((0, taps), name="k")
-        return te.compute(
-            shape, lambda *ix: te.sum(tap(ix, span), axis=[span]), name="resample"
-        )
+        return te.compute(shape, lambda *ix: te.sum(tap(ix, span), axis=[span]), name="resample")
 
     return cx.te(
         kernel, x, cx.const(order, "int64"), cx.const(weights, cx.dtype(x)), name="resample"
@@ -141,15 +140,16 @@ def _parameters(cx: Emitter) -> tuple[int, list[float | None], list[Any]]:
         factors = given.get("scale_factors")
         scales = list(factors) if factors else [None] * rank
     else:
-        labels = {1: ("scales",), 2: ("scales_h", "scales_w"),
-                  3: ("scales_d", "scales_h", "scales_w")}[rank]
+        labels = {
+            1: ("scales",),
+            2: ("scales_h", "scales_w"),
+            3: ("scales_d", "scales_h", "scales_w"),
+        }[rank]
         scales = [given.get(label) for label in labels]
     return rank, scales, [given.get("align_corners")]
 
 
-def _resize_axis(
-    cx: Emitter, rows: torch.Tensor, result: int, scale: float | None
-) -> torch.Tensor:
+def _resize_axis(cx: Emitter, rows: torch.Tensor, result: int, scale: float | None) -> torch.Tensor:
     """Resize each row of ``[count, size]`` to ``[count, result]`` with the node's operator."""
     assert cx.node is not None
     target = cx.node.target

@@ -52,8 +52,9 @@ def floor_remainder(a: Any, b: Any) -> tirx.Expr:
     """Python's ``%`` on floats: the sign of ``b``."""
     rest = fmod(a, b)
     zero = like(0, a)
-    wrong = tirx.all(rest != zero, tirx.any(tirx.all(b < zero, rest > zero),
-                                            tirx.all(b > zero, rest < zero)))
+    wrong = tirx.all(
+        rest != zero, tirx.any(tirx.all(b < zero, rest > zero), tirx.all(b > zero, rest < zero))
+    )
     return tirx.Select(wrong, rest + b, rest)
 
 

@@ -63,7 +63,9 @@ def scatter_reduce(
     """Scatter with a reduction; what is in ``x`` counts unless told otherwise."""
     reduction = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}.get(reduce)
     if reduction is None or not include_self:
-        raise RefusedError(f"scatter_reduce({reduce!r}, include_self={include_self}) is not supported")
+        raise RefusedError(
+            f"scatter_reduce({reduce!r}, include_self={include_self}) is not supported"
+        )
     return _scatter(cx, x, dim, index, source, reduction, f"scatter_{reduction}")
 
 
@@ -152,7 +154,13 @@ def _along_axis(cx: Emitter, x: Any, dim: int, index: Any, source: Any, accumula
 
 @converts("aten.slice_scatter.default")
 def slice_scatter(
-    cx: Emitter, x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+    cx: Emitter,
+    x: Any,
+    source: Any,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
 ) -> Any:
     """``x`` with ``x[start:end:step]`` replaced."""
     shape = cx.static(x, "slice_scatter")

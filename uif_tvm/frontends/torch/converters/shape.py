@@ -107,9 +107,7 @@ def slice_axis(
     if known is not None:
         where = (slice(None),) * axis + (slice(start, stop, step),)
         return cx.const(np.ascontiguousarray(known[where]), cx.dtype(x))
-    return cx.emit(
-        relax.op.strided_slice(x, [axis], [start], [stop], [step], assume_inbound=True)
-    )
+    return cx.emit(relax.op.strided_slice(x, [axis], [start], [stop], [step], assume_inbound=True))
 
 
 @converts("aten.slice.Tensor", "aten.slice_copy.Tensor")
@@ -134,12 +132,20 @@ def _bound(size: Any, index: Any) -> Any:
     if isinstance(size, int) and isinstance(index, int):
         return min(max(index + size if index < 0 else index, 0), size)
     if isinstance(index, int):
-        return tirx.max(size + index, 0) if index < 0 else tirx.min(tirx.const(index, "int64"), size)
+        return (
+            tirx.max(size + index, 0) if index < 0 else tirx.min(tirx.const(index, "int64"), size)
+        )
     return index
 
 
-@converts("aten.split.Tensor", "aten.split_with_sizes.default", "aten.unsafe_split.Tensor",
-          "aten.split_with_sizes_copy.default", "aten.chunk.default", "aten.split_copy.Tensor")
+@converts(
+    "aten.split.Tensor",
+    "aten.split_with_sizes.default",
+    "aten.unsafe_split.Tensor",
+    "aten.split_with_sizes_copy.default",
+    "aten.chunk.default",
+    "aten.split_copy.Tensor",
+)
 def split(cx: Emitter, x: Any, sizes: Any, dim: int = 0) -> Any:
     """Consecutive parts of an axis, uneven ones too."""
     rank = len(cx.shape(x))

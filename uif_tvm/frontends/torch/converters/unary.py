@@ -147,9 +147,7 @@ def round_decimals(cx: Emitter, x: Any, decimals: int) -> Any:
             return tirx.nearbyint(v * ten) / ten
         return tirx.nearbyint(v / ten) * ten
 
-    return cx.cast(
-        cx.elementwise(formula, cx.cast(x, work), name="round_decimals"), cx.out_dtype
-    )
+    return cx.cast(cx.elementwise(formula, cx.cast(x, work), name="round_decimals"), cx.out_dtype)
 
 
 @converts("aten.frac.default")
