@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ def default_cache_dir() -> Path:
     chosen = os.environ.get("UIF_CACHE_DIR")
     if chosen:
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "uif" / "kernels"
 
 
@@ -81,7 +82,7 @@ def export(
             the target lacks.
         verify: run the result against level 0 on ``dummy_input`` before the file is written.
         cache_dir: folder of the kernel cache; ``None`` for none.
-        save_temps: folder that receives the IR after every pass.
+        save_temps: folder that receives the IR after every pass, in one folder per target.
         disable_passes: names of passes to leave out.
         disable_fusion: kernel name patterns (``*`` and ``?``) that must stay alone.
         progress: called with (phase, steps done, steps in all).
@@ -96,16 +97,13 @@ def export(
     from uif_tvm.artifact import write_artifact
     from uif_tvm.compiler.context import CompileContext
     from uif_tvm.compiler.report import ReportBuilder
-    from uif_tvm.frontends.detect import import_model, model_name
+    from uif_tvm.compiler.request import check_request
+    from uif_tvm.frontends.detect import import_model, model_kind, model_name
     from uif_tvm.target.registry import get_target
 
-    targets = [target_device] if isinstance(target_device, str) else list(target_device)
-    if not targets or len(set(targets)) != len(targets):
-        raise UsageError(
-            f"target_device must name one or more different targets, got {target_device!r}",
-            code="UIF-USAGE-TARGET",
-            hint="list them with: uif targets list",
-        )
+    # Everything cheap is checked before anything that takes minutes.
+    model_kind(model)
+    _check_destination(output_path)
     contexts = [
         CompileContext(
             target=get_target(target),
@@ -118,21 +116,22 @@ def export(
             cache_dir=_cache_dir(cache_dir),
             save_temps=None if save_temps is None else Path(save_temps),
         )
-        for target in targets
+        for target in _target_ids(target_device)
     ]
+    for context in contexts:
+        check_request(context)
     tell = progress or (lambda phase, done, total: None)
     tell("import", 0, 1)
     imported = import_model(model, dummy_input)
     tell("import", 1, 1)
     compiled = [_compile(imported, context, tell) for context in contexts]
     if verify:
-        from uif_tvm.compiler.verify import verify_levels
-
-        arrays = None if dummy_input is None else _example(imported, dummy_input)
-        for context, built in zip(contexts, compiled, strict=True):
-            verify_levels(
-                imported, context, built, arrays, lambda m, c: _compile(m, c, tell)
-            )
+        tell("verify", 0, 1)
+        compiled = [
+            _verified(imported, context, built, dummy_input)
+            for context, built in zip(contexts, compiled, strict=True)
+        ]
+        tell("verify", 1, 1)
     tell("write", 0, 1)
     write_artifact(
         output_path, model=model_name(model), signature=imported.signature, targets=compiled
@@ -147,17 +146,21 @@ def load(
     """Open a ``.uif`` file and make it ready to run.
 
     Args:
-        path: the file. It must stay in place while the engine lives: weights are mapped from it.
+        path: the file. Weights are mapped from it, so while an engine lives the file may be
+            deleted, or replaced by another of its name, but not overwritten in place.
         target: id of the target whose code to use; by default the first that this machine fits.
-        threads: worker threads per run; by default all cores.
+        threads: worker threads per run, the calling thread included; by default
+            ``TVM_NUM_THREADS`` where that is set, else all physical cores.
 
     Raises:
         ArtifactError, ArtifactIOError: damaged, hostile, newer or missing file.
         EnvironmentFault: this machine lacks what the code needs.
     """
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
+    if threads is not None and (type(threads) is not int or threads < 1):
         raise UsageError(
-            f"threads must be a positive integer, got {threads!r}", code="UIF-USAGE-THREADS"
+            f"threads must be a positive integer, got {threads!r}",
+            code="UIF-USAGE-THREADS",
+            hint="leave it out to use all physical cores",
         )
     from uif_tvm.artifact import open_artifact
     from uif_tvm.runtime.engine import Engine
@@ -195,17 +198,82 @@ def _compile(imported: ImportedModel, context: CompileContext, tell: Progress) -
     )
 
 
+def _target_ids(target_device: str | Sequence[str]) -> list[str]:
+    names = [target_device] if isinstance(target_device, str) else target_device
+    if isinstance(names, Sequence) and all(isinstance(name, str) for name in names):
+        targets = list(names)
+        if targets and len(set(targets)) == len(targets):
+            return targets
+    raise UsageError(
+        f"target_device must name one or more different targets, got {target_device!r}",
+        code="UIF-USAGE-TARGET",
+        hint="list them with: uif targets list",
+    )
+
+
+def _check_destination(path: str | os.PathLike[str]) -> None:
+    """Fail as the final write would, long before it."""
+    from uif_tvm.artifact.files import replacing
+
+    class Enough(Exception):
+        """Raised to leave the old file in place."""
+
+    with suppress(Enough), replacing(path):
+        raise Enough
+
+
 def _cache_dir(choice: str | os.PathLike[str] | None) -> Path | None:
+    """The cache folder; ``None`` also where the user's own folder cannot be made.
+
+    A folder that the caller chose is another matter: that fails when it cannot be used.
+    """
     if choice is None:
         return None
-    return default_cache_dir() if choice == DEFAULT_CACHE else Path(choice)
+    if choice != DEFAULT_CACHE:
+        return Path(choice)
+    folder = default_cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder
 
 
-def _example(imported: ImportedModel, dummy_input: Any) -> list[Any]:
-    """``dummy_input`` as the arrays that ``run`` takes."""
+def _verified(
+    imported: ImportedModel, context: CompileContext, built: TargetPayload, dummy_input: Any
+) -> TargetPayload:
+    """``built`` with what verification found in its report."""
+    from uif_tvm.compiler.verify import verify_levels
+
+    arrays = _example(imported, dummy_input)
+    note = verify_levels(
+        imported,
+        context,
+        built,
+        arrays,
+        lambda model, plain: _compile(model, plain, lambda phase, done, total: None),
+    )
+    notes = [*built.report["notes"], note]
+    return replace(built, report={**built.report, "notes": notes})
+
+
+def _example(imported: ImportedModel, dummy_input: Any) -> list[Any] | None:
+    """``dummy_input`` as the arrays that ``run`` takes; ``None`` where it does not tell them."""
     from uif_tvm.runtime.inputs import bind
 
-    if isinstance(dummy_input, Mapping):
+    names = {spec.name for spec in imported.signature.inputs}
+    if isinstance(dummy_input, Mapping) and set(dummy_input) == names:
         return bind(imported.signature, (), dummy_input)
-    several = isinstance(dummy_input, tuple | list)
-    return bind(imported.signature, dummy_input if several else (dummy_input,), {})
+    leaves = list(_leaves(dummy_input))
+    return bind(imported.signature, leaves, {}) if len(leaves) == len(names) else None
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """The arrays in a nest of containers, in order."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        for item in value:
+            yield from _leaves(item)
+    elif value is not None:
+        yield value

@@ -22,7 +22,7 @@ from tvm import tirx
 from uif_tvm import __version__
 from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
 from uif_tvm.compiler.select import select
-from uif_tvm.errors import CompileError
+from uif_tvm.runtime.host import available_cores
 from uif_tvm.target.spec import dtype_bytes
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class KernelCompiler:
         self._spec = target
         self._target = tvm.target.Target(dict(target.tvm_target))
         self._cache = cache
+        #: Faults of schedule rules that a later rule made good, one sentence each.
         self.crashed: list[str] = []
 
     def compile_all(
@@ -72,14 +73,19 @@ class KernelCompiler:
     ) -> dict[str, tuple[CompiledKernel, bool]]:
         """Compile ``{key: (name hint, func)}``; returns ``{key: (kernel, came from cache)}``."""
         done: dict[str, tuple[CompiledKernel, bool]] = {}
-        with ThreadPoolExecutor(max_workers=2) as pool:
+        pool = ThreadPoolExecutor(available_cores(), "uif-compile")
+        try:
             futures = {
                 key: pool.submit(self._one, key, hint, func) for key, (hint, func) in funcs.items()
             }
             for key, future in futures.items():
                 done[key] = future.result()
                 progress(len(done), len(funcs))
-        self._cache.prune()
+        finally:
+            # After an error or an interrupt nothing is left to wait for but what runs already.
+            pool.shutdown(cancel_futures=True)
+        if not all(cached for _, cached in done.values()):
+            self._cache.prune()
         return done
 
     def _one(self, key: str, hint: str, func: tirx.PrimFunc) -> tuple[CompiledKernel, bool]:
@@ -88,21 +94,10 @@ class KernelCompiler:
             return cached, True
         symbol = kernel_symbol(hint, key)
         flops = estimate_flops(func)
-        choice = select(func, symbol, self._spec)
+        choice = select(func, symbol, self._spec, lambda made: self.object_code(made, symbol))
         self.crashed += [f"kernel {symbol}: {text}" for text in choice.crashed]
-        try:
-            code = self.object_code(choice.scheduled.func, symbol)
-        except Exception as error:
-            raise CompileError(
-                f"code generation failed for kernel {symbol} scheduled by {choice.rule.name}: "
-                f"{type(error).__name__}: {error}",
-                code="UIF-COMPILE-CODEGEN",
-                op=symbol,
-                target=self._spec.id,
-                hint="report this with the model; export with optimize_level=0 to go on",
-            ) from error
         kernel = CompiledKernel(
-            code=code,
+            code=choice.code,
             symbol=symbol,
             rule=choice.rule.name,
             kind=choice.rule.kind,
@@ -110,7 +105,7 @@ class KernelCompiler:
             declined=choice.declined + choice.crashed,
             flops=flops,
         )
-        if not choice.crashed:
+        if not choice.crashed:  # a crash may be of today only, such as memory running out
             self._cache.put(key, kernel)
         return kernel, False
 

@@ -26,7 +26,7 @@ class CompileContext:
         fallback_mode: what to do with ops the target lacks.
         disabled_passes: names of passes not to run.
         disabled_fusion: op or kernel name patterns never to fuse.
-        verify: compare level 3 results with level 0 at export.
+        verify: compare results with level 0's at export.
         cache_dir: folder of the kernel cache; ``None`` switches it off.
         save_temps: folder for IR dumps between passes; ``None`` writes none.
         report: collects decisions, choices and timings.
@@ -45,7 +45,7 @@ class CompileContext:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.level not in (0, 1, 2, 3):
+        if type(self.level) is not int or self.level not in (0, 1, 2, 3):
             raise UsageError(
                 f"optimize_level must be 0, 1, 2 or 3, got {self.level!r}",
                 code="UIF-USAGE-LEVEL",
@@ -56,4 +56,5 @@ class CompileContext:
                 f"fallback_mode must be one of {', '.join(FALLBACK_MODES)}, "
                 f"got {self.fallback_mode!r}",
                 code="UIF-USAGE-FALLBACK",
+                hint="error: refuse, compose: build from smaller operators, host: call back",
             )

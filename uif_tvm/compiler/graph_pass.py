@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
-from uif_tvm.errors import CompileError, UifError
+from uif_tvm.errors import CompileError, EnvironmentFault, UifError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -72,9 +72,19 @@ class PassDriver:
         return mod
 
     def _run_one(self, graph_pass: GraphPass, mod: tvm.IRModule) -> tvm.IRModule:
+        unknown = (graph_pass.requires | graph_pass.ensures) - FACTS.keys()
+        if unknown:
+            self._fail(
+                graph_pass,
+                f"it names unknown facts {', '.join(sorted(unknown))}; "
+                f"known: {', '.join(sorted(FACTS))}",
+            )
         missing = graph_pass.requires - self._facts
         if missing:
-            self._fail(graph_pass, f"it requires {', '.join(sorted(missing))}, which no pass before ensured")
+            self._fail(
+                graph_pass,
+                f"it requires {', '.join(sorted(missing))}, which no pass before ensured",
+            )
         try:
             with self._ctx.report.timed(f"pass {graph_pass.name}"):
                 mod = graph_pass.apply(mod, self._ctx)
@@ -93,7 +103,7 @@ class PassDriver:
         self._dump(graph_pass, mod)
         return mod
 
-    def _fail(self, graph_pass: GraphPass, what: str, cause: Exception | None = None) -> None:
+    def _fail(self, graph_pass: GraphPass, what: str, cause: Exception | None = None) -> NoReturn:
         before = ", ".join(self._ctx.report.passes) or "none"
         remedy = (
             f"export with disable_passes=[{graph_pass.name!r}] to go on, and report this"
@@ -109,9 +119,18 @@ class PassDriver:
         ) from cause
 
     def _dump(self, graph_pass: GraphPass, mod: tvm.IRModule) -> None:
-        folder = self._ctx.save_temps
-        if folder is None:
+        if self._ctx.save_temps is None:
             return
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        name = f"{len(self._ctx.report.passes):02d}-{graph_pass.name}.py"
-        (Path(folder) / name).write_text(mod.script(show_meta=False))
+        # One folder per target: several may be compiled in one export.
+        folder = Path(self._ctx.save_temps) / self._ctx.target.id
+        path = folder / f"{len(self._ctx.report.passes):02d}-{graph_pass.name}.py"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(mod.script(show_meta=False), encoding="utf-8")
+        except OSError as error:
+            raise EnvironmentFault(
+                f"cannot write the IR dump {path}: {error.strerror or error}",
+                stage="compile",
+                code="UIF-ENV-TEMPS",
+                hint="choose a writable folder with save_temps=, or leave it out",
+            ) from error

@@ -1,15 +1,19 @@
 """Content-addressed cache of compiled kernels: object code and how it was made.
 
-One kernel is two files, ``<key>.o`` and ``<key>.json``; the JSON is written last and holds the
-object's digest, so a torn or damaged entry is a miss, never a wrong kernel. Writers on several
-processes race harmlessly: all write the same content.
+One kernel is one file, ``<key>.kernel``: a digest of all that follows, the length of the
+description, the description as JSON, the object code. Files appear under their name in one step,
+so writers on several processes race harmlessly, and a torn or damaged file is a miss, never a
+wrong kernel.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import struct
 import tempfile
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,8 +21,14 @@ from blake3 import blake3
 
 from uif_tvm.errors import EnvironmentFault
 
-#: Oldest entries go when the folder grows past this.
+#: Least recently used entries go when the folder grows past this.
 MAX_BYTES = 2 << 30
+
+_SUFFIX, _TEMPORARY = ".kernel", ".tmp-"
+_LENGTH = struct.Struct("<I")
+_DIGEST_BYTES = 32
+#: A writer needs milliseconds; what is older was left behind by one that died, in seconds.
+_STALE_AFTER = 3600.0
 
 
 @dataclass(frozen=True)
@@ -40,9 +50,36 @@ class CompiledKernel:
     declined: tuple[str, ...]
     flops: float
 
+    def to_bytes(self) -> bytes:
+        """The file's content."""
+        fields = asdict(self)
+        code = fields.pop("code")
+        text = json.dumps(fields).encode()
+        body = _LENGTH.pack(len(text)) + text + code
+        return blake3(body).digest() + body
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> CompiledKernel | None:
+        """Inverse of :meth:`to_bytes`; ``None`` for damaged data."""
+        body = memoryview(data)[_DIGEST_BYTES:]
+        if blake3(body).digest() != data[:_DIGEST_BYTES]:
+            return None
+        try:
+            (length,) = _LENGTH.unpack(body[: _LENGTH.size])
+            start = _LENGTH.size + length
+            fields = json.loads(bytes(body[_LENGTH.size : start]))
+            fields["declined"] = tuple(fields["declined"])
+            return cls(code=bytes(body[start:]), **fields)
+        except (ValueError, KeyError, TypeError, struct.error):
+            return None  # sound, but written by another version
+
 
 class KernelCache:
-    """A folder of compiled kernels; ``folder=None`` never hits and keeps nothing."""
+    """A folder of compiled kernels; ``folder=None`` never hits and keeps nothing.
+
+    Raises:
+        EnvironmentFault: the folder does not exist and cannot be made.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -51,69 +88,73 @@ class KernelCache:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise EnvironmentFault(
-                    f"the kernel cache {folder} cannot be created: {error}",
+                    f"the kernel cache {folder} cannot be created: {error.strerror or error}",
                     stage="compile",
                     code="UIF-ENV-CACHE",
-                    hint="choose another folder with cache_dir=, or switch it off with cache_dir=None",
+                    hint="choose another folder with cache_dir=, or switch it off with "
+                    "cache_dir=None",
                 ) from error
 
     def get(self, key: str) -> CompiledKernel | None:
         """The kernel stored under ``key``; damaged entries count as absent."""
         if self._folder is None:
             return None
-        path = self._folder / f"{key}.json"
+        path = self._folder / f"{key}{_SUFFIX}"
         try:
-            meta = json.loads(path.read_text())
-            code = (self._folder / f"{key}.o").read_bytes()
-            if blake3(code).hexdigest() != meta.pop("digest"):
-                return None
-            os.utime(path)
-            return CompiledKernel(code=code, **(meta | {"declined": tuple(meta["declined"])}))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def put(self, key: str, kernel: CompiledKernel) -> None:
-        """Store ``kernel``; a full disk costs the entry, not the compilation."""
-        if self._folder is None:
-            return
-        meta = asdict(kernel)
-        code = meta.pop("code")
-        meta["digest"] = blake3(code).hexdigest()
-        try:
-            self._write(f"{key}.o", code)
-            self._write(f"{key}.json", json.dumps(meta).encode())
+            data = path.read_bytes()
         except OSError:
-            return
+            return None
+        with suppress(OSError):  # a folder that may only be read serves all the same
+            os.utime(path)
+        return CompiledKernel.from_bytes(data)
+
+    def put(self, key: str, kernel: CompiledKernel) -> bool:
+        """Store ``kernel``; a full disk costs the entry, not the compilation.
+
+        Returns:
+            Whether it was stored.
+        """
+        if self._folder is None:
+            return False
+        try:
+            self._write(self._folder, f"{key}{_SUFFIX}", kernel.to_bytes())
+        except OSError:
+            return False
+        return True
 
     def prune(self, max_bytes: int = MAX_BYTES) -> int:
         """Delete least recently used entries above ``max_bytes``; returns how many went."""
         if self._folder is None:
             return 0
         entries = []
-        for meta in self._folder.glob("*.json"):
-            code = meta.with_suffix(".o")
-            try:
-                entries.append((meta.stat().st_mtime, code.stat().st_size, meta, code))
-            except OSError:
-                continue
-        excess = sum(size for _, size, _, _ in entries) - max_bytes
+        for path in self._folder.iterdir():
+            with suppress(OSError):
+                status = path.stat()
+                if path.suffix == _SUFFIX:
+                    entries.append((status.st_mtime, status.st_size, path))
+                elif (
+                    path.name.startswith(_TEMPORARY)
+                    and status.st_mtime < time.time() - _STALE_AFTER
+                ):
+                    path.unlink(missing_ok=True)
+        excess = sum(size for _, size, _ in entries) - max_bytes
         gone = 0
-        for _, size, meta, code in sorted(entries):
+        for _, size, path in sorted(entries):
             if excess <= 0:
                 break
-            meta.unlink(missing_ok=True)
-            code.unlink(missing_ok=True)
-            excess -= size
-            gone += 1
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+                excess -= size
+                gone += 1
         return gone
 
-    def _write(self, name: str, data: bytes) -> None:
-        assert self._folder is not None
-        handle, temp = tempfile.mkstemp(dir=self._folder, prefix=".tmp-")
+    @staticmethod
+    def _write(folder: Path, name: str, data: bytes) -> None:
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-            os.replace(temp, self._folder / name)
+            os.replace(temporary, folder / name)
         except BaseException:
-            Path(temp).unlink(missing_ok=True)
+            Path(temporary).unlink(missing_ok=True)
             raise

@@ -129,7 +129,9 @@ def _compile_kernels(
             KernelChoice(
                 kernel=kernel.symbol,
                 ops=tuple(op for op, _ in members.get(hint, [(hint, "")])),
-                sources=tuple(sources[hint]),
+                sources=tuple(
+                    source for name, same in keys.items() if same == key for source in sources[name]
+                ),
                 rule=kernel.rule,
                 kind=kernel.kind,
                 detail=kernel.detail,

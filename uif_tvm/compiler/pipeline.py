@@ -57,7 +57,12 @@ def phases() -> tuple[Phase, ...]:
 
 
 def passes_for(phase: Phase, ctx: CompileContext) -> list[GraphPass]:
-    """The passes of ``phase`` at the context's level, then the target's own."""
+    """The passes of ``phase`` at the context's level, then the target's own.
+
+    Level 0 is what other levels are verified against: of the target's passes it has only those
+    that nothing can do without.
+    """
     chosen = [graph_pass for level, graph_pass in phase.passes if level <= ctx.level]
     extra = ctx.target.phase_overrides.get(phase.name)
-    return chosen + list(extra(ctx) if extra else ())
+    own = list(extra(ctx)) if extra else []
+    return chosen + [graph_pass for graph_pass in own if ctx.level > 0 or not graph_pass.optional]

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from uif_tvm.compiler.relax_util import STRUCTURAL, calls, op_name
+from uif_tvm.compiler.relax_util import STRUCTURAL, attributes, calls, op_name
 from uif_tvm.compiler.report import Placement
-from uif_tvm.errors import UnsupportedError, UnsupportedOp
+from uif_tvm.errors import TargetError, UnsupportedError, UnsupportedOp
 from uif_tvm.target.spec import Refusal
 
 if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext
     from uif_tvm.frontends.imported import ImportedModel
 
-_HOST_CALL = "relax.call_dps_packed"
+_KERNEL_CALL, _HOST_CALL = "relax.call_tir", "relax.call_dps_packed"
 
 
 def place(imported: ImportedModel, ctx: CompileContext) -> None:
@@ -30,33 +30,33 @@ def place(imported: ImportedModel, ctx: CompileContext) -> None:
             ``ctx.fallback_mode`` is ``"error"``.
     """
     counts: dict[tuple[str, str, str], int] = defaultdict(int)
-    refused: dict[str, list[str]] = defaultdict(list)
+    refused: dict[tuple[str, str], list[str]] = defaultdict(list)
+    host_only = False
     for var, call in calls(imported.mod):
         name = op_name(call)
         if name is None or not name.startswith("relax."):
             continue
-        if name in STRUCTURAL and name not in ("relax.call_tir", _HOST_CALL):
+        if name in STRUCTURAL and name not in (_KERNEL_CALL, _HOST_CALL):
             continue
         op = _subject(name, call)
         if name == _HOST_CALL:
-            if ctx.fallback_mode != "host":
-                refused[f"{op}: runs on the host only"].append(var.name)
             counts[op, "host", "no-kernel"] += 1
+            if ctx.fallback_mode != "host":
+                host_only = True
+                refused[op, "runs on the host only"].append(var.name)
             continue
-        refusal = ctx.target.capability(name.removeprefix("relax."), call.attrs or {}, _dtypes(call))
-        if isinstance(refusal, Refusal):
-            refused[f"{op}: {refusal}"].append(var.name)
         counts[op, "native", ""] += 1
+        refusal = _ask(name.removeprefix("relax."), call, ctx)
+        if refusal is not None:
+            refused[op, str(refusal)].append(var.name)
     if refused:
         raise UnsupportedError(
-            [
-                UnsupportedOp(key.split(": ", 1)[0], len(at), key.split(": ", 1)[1], tuple(at))
-                for key, at in refused.items()
-            ],
+            [UnsupportedOp(op, len(at), reason, tuple(at)) for (op, reason), at in refused.items()],
             stage="place",
             code="UIF-PLACE-REFUSED",
             target=ctx.target.id,
-            hint="allow fallback_mode='host', or choose a target that has these operators",
+            hint="choose a target that has these operators"
+            + (", or allow fallback_mode='host'" if host_only else ""),
         )
     ctx.report.placements.extend(
         Placement(op, where, count, reason)
@@ -64,9 +64,34 @@ def place(imported: ImportedModel, ctx: CompileContext) -> None:
     )
 
 
+def _ask(op: str, call: Any, ctx: CompileContext) -> Refusal | None:
+    """What the target says to one operator instance.
+
+    Raises:
+        TargetError: the predicate failed, or answered with something else than a reason.
+    """
+    try:
+        answer = ctx.target.capability(op, attributes(call), _dtypes(call))
+    except Exception as error:
+        raise _broken(op, ctx, f"failed: {type(error).__name__}: {error}") from error
+    if answer is not None and not isinstance(answer, Refusal):
+        raise _broken(op, ctx, f"answered {answer!r}, neither None nor a Refusal")
+    return answer
+
+
+def _broken(op: str, ctx: CompileContext, what: str) -> TargetError:
+    return TargetError(
+        f"the target's capability predicate {what}",
+        code="UIF-TARGET-BROKEN",
+        op=op,
+        target=ctx.target.id,
+        hint="mend the predicate in the target's target.py",
+    )
+
+
 def _subject(name: str, call: Any) -> str:
     """The operator, or the kernel's name where a frontend wrote the kernel itself."""
-    if name == "relax.call_tir":
+    if name == _KERNEL_CALL:
         return str(call.args[0].name_hint)
     if name == _HOST_CALL:
         return str(getattr(call.args[0], "global_symbol", call.args[0]))

@@ -64,6 +64,12 @@ def calls(mod: tvm.IRModule) -> Iterator[tuple[Any, Call]]:
                     yield binding.var, value
 
 
+def attributes(call: Call) -> dict[str, Any]:
+    """The attributes of a call by name."""
+    info = getattr(type(call.attrs), "__tvm_ffi_type_info__", None)
+    return {item.name: getattr(call.attrs, item.name) for item in info.fields} if info else {}
+
+
 def op_name(call: Call) -> str | None:
     """Registered name of the operator a call applies, ``None`` for calls of functions."""
     return call.op.name if isinstance(call.op, Op) else None

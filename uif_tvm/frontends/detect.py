@@ -32,10 +32,10 @@ def model_kind(model: Any) -> str:
         return kinds[suffix]
     # By class name along the inheritance, so that neither package is imported for the other.
     for cls in type(model).__mro__:
-        name = f"{cls.__module__}.{cls.__qualname__}"
-        if cls.__module__.startswith("onnx.") and cls.__qualname__ == "ModelProto":
+        package, name = cls.__module__.partition(".")[0], cls.__qualname__
+        if package == "onnx" and name == "ModelProto":
             return "onnx"
-        if name == "torch.nn.modules.module.Module" or cls.__qualname__ == "ExportedProgram":
+        if package == "torch" and name in ("Module", "ExportedProgram"):
             return "torch"
     raise UsageError(
         f"cannot export a {type(model).__module__}.{type(model).__qualname__}",

@@ -1,4 +1,4 @@
-"""The target registry: a folder scan of ``uif_tvm.targets`` plus the entry-point group ``uif.targets``.
+"""The target registry: a scan of ``uif_tvm.targets`` plus the entry-point group ``uif.targets``.
 
 A target folder has a ``target.py`` with a function ``create() -> TargetSpec``; an entry point
 names such a function. Folders starting with ``_`` are shared helpers. A target that fails to
@@ -12,7 +12,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 
 from uif_tvm.errors import TargetError
@@ -76,9 +76,17 @@ def _sources() -> Iterator[tuple[str, str, Callable[[], object]]]:
     for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
         if module.ispkg and not module.name.startswith("_"):
             path = f"{package.__name__}.{module.name}.target"
-            yield module.name.replace("_", "-"), path, lambda p=path: importlib.import_module(p).create()
+            yield module.name.replace("_", "-"), path, partial(_create, path)
     for point in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda p: p.name):
-        yield point.name, f"entry point {point.value}", lambda p=point: p.load()()
+        yield point.name, f"entry point {point.value}", partial(_enter, point)
+
+
+def _create(path: str) -> object:
+    return importlib.import_module(path).create()
+
+
+def _enter(point: metadata.EntryPoint) -> object:
+    return point.load()()
 
 
 def _load(name: str, origin: str, factory: Callable[[], object]) -> TargetEntry:

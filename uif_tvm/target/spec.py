@@ -85,7 +85,9 @@ class Refusal:
 class Capability(Protocol):
     """Says whether the target runs an op instance natively; ``None`` means yes."""
 
-    def __call__(self, op: str, attrs: Mapping[str, Any], dtypes: tuple[str, ...]) -> Refusal | None: ...
+    def __call__(
+        self, op: str, attrs: Mapping[str, Any], dtypes: tuple[str, ...]
+    ) -> Refusal | None: ...
 
 
 @dataclass(frozen=True)
