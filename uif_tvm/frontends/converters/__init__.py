@@ -1,0 +1,1 @@
+"""Converters from ONNX operators to Relax, one family a file; see ``registry``."""

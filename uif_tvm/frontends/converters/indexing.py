@@ -1,0 +1,431 @@
+"""Gather, scatter, search and sort.
+
+Indices that are data are normalised (negative ones count from the end) and then clamped, so that
+nothing outside a tensor is ever read or written; indices known at import are checked instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from uif_tvm.frontends.converters.context import NodeContext, Unsupported
+from uif_tvm.frontends.converters.elementwise import _pick, is_float
+from uif_tvm.frontends.converters.kernels import (
+    argsort_rows,
+    call_kernel,
+    count_true,
+    dim,
+    positions_true,
+    scatter_rows,
+)
+from uif_tvm.frontends.converters.registry import converter
+from uif_tvm.frontends.onnx.values import Dim, Dynamic, Known, same_dim, shape_of, simplify
+
+
+def normalised(ctx: NodeContext, index: int, extent: Dim) -> relax.Expr:
+    """An index input as int64 within [0, extent)."""
+    known = ctx.array(index)
+    if known is not None and isinstance(extent, int):
+        whole = known.astype(np.int64)
+        if whole.size and not (-extent <= whole.min() and whole.max() < extent):
+            raise ctx.invalid(f"an index lies outside the dimension of {extent}")
+        return ctx.importer.constant(np.where(whole < 0, whole + extent, whole))
+    return clamped(ctx, ctx.expr(index), extent)
+
+
+def clamped(ctx: NodeContext, expr: relax.Expr, extent: Dim) -> relax.Expr:
+    """Indices computed at run time, normalised and clamped."""
+    symbols = [] if isinstance(extent, int) else list(tirx.analysis.undefined_vars(extent))
+
+    def compute(a: te.Tensor, *params: Any) -> te.Tensor:
+        size: Any = tirx.const(extent, "int64") if isinstance(extent, int) else extent
+        if params:
+            size = tirx.stmt_functor.substitute(size, dict(zip(symbols, params, strict=True)))
+        return te.compute(a.shape, lambda *i: inside(a(*i), size), name="clamp_index")
+
+    return ctx.te(compute, expr, *symbols, name="clamp_index")
+
+
+def inside(value: Any, extent: Any) -> Any:
+    """A negative index counted from the end, then clamped to [0, extent)."""
+    wide = value.astype("int64")
+    extent = tirx.const(extent, "int64") if isinstance(extent, int) else extent.astype("int64")
+    zero = tirx.const(0, "int64")
+    counted = tirx.Select(wide < zero, wide + extent, wide)
+    return tirx.max(tirx.min(counted, extent - tirx.const(1, "int64")), zero)
+
+
+@converter("Gather")
+def gather(ctx: NodeContext) -> Any:
+    """Slices of an axis by index."""
+    axis = ctx.axis(int(ctx.attrs.get("axis", 0)), ctx.rank(0))
+    known = ctx.array(1)
+    data = ctx.tensor(0)
+    if known is not None and not isinstance(data, (Known, Dynamic)):
+        raise Unsupported("indexing dimensions in this way")
+    if ctx.dtype(0) == "bool":
+        wide = ctx.cast(ctx.expr(0), "uint8")
+        taken = relax.op.take(wide, normalised(ctx, 1, ctx.shape(0)[axis]), axis, mode="clip")
+        return ctx.cast(ctx.emit(taken), "bool")
+    index = normalised(ctx, 1, ctx.shape(0)[axis])
+    return ctx.emit(relax.op.take(ctx.expr(0), index, axis, mode="clip"))
+
+
+@converter("GatherElements")
+def gather_elements(ctx: NodeContext) -> relax.Expr:
+    """Elements of an axis, one index per result."""
+    axis = ctx.axis(int(ctx.attrs.get("axis", 0)), ctx.rank(0))
+    _check_cover(ctx, axis)
+
+    def compute(data: te.Tensor, index: te.Tensor) -> te.Tensor:
+        def at(*i: Any) -> Any:
+            source = [*i[:axis], inside(index(*i), data.shape[axis]), *i[axis + 1 :]]
+            return data(*source)
+
+        return te.compute(index.shape, at, name="gather_elements")
+
+    return ctx.te(compute, ctx.expr(0), ctx.expr(1), name="gather_elements")
+
+
+def _check_cover(ctx: NodeContext, axis: int) -> None:
+    """Indices of an element-wise gather or scatter must lie within the data's other axes."""
+    dims, places = ctx.shape(0), ctx.shape(1)
+    if len(dims) != len(places):
+        raise ctx.invalid(f"data of rank {len(dims)} and indices of rank {len(places)}")
+    for at, (extent, count) in enumerate(zip(dims, places, strict=True)):
+        both = isinstance(extent, int) and isinstance(count, int)
+        if at != axis and both and int(count) > int(extent):
+            raise ctx.invalid(f"{count} indices along axis {at}, which has {extent} elements")
+        if at != axis and not both and not same_dim(extent, count):
+            raise Unsupported("indices whose extent is settled at run time only")
+
+
+def _same(left: tuple[Dim, ...], right: tuple[Dim, ...]) -> bool:
+    """Equal shapes, as far as import can tell."""
+    return len(left) == len(right) and all(
+        a == b for a, b in zip(left, right, strict=True) if isinstance(a, int) and isinstance(b, int)
+    )
+
+
+@converter("GatherND")
+def gather_nd(ctx: NodeContext) -> relax.Expr:
+    """Slices by tuples of indices, after ``batch_dims`` shared axes."""
+    batch = int(ctx.attrs.get("batch_dims", 0))
+    dims, places = ctx.shape(0), ctx.shape(1)
+    depth = ctx.static([places[-1]])[0]
+    if batch + depth > len(dims):
+        raise ctx.invalid(f"{depth} indices for a tensor of rank {len(dims)}")
+    if not _same(dims[:batch], places[:batch]):
+        raise ctx.invalid("data and indices differ in their batch dimensions")
+
+    def compute(data: te.Tensor, index: te.Tensor) -> te.Tensor:
+        lead = len(index.shape) - 1
+        shape = [*index.shape[:-1], *data.shape[batch + depth :]]
+
+        def at(*i: Any) -> Any:
+            chosen = [
+                inside(index(*i[:lead], k), data.shape[batch + k]) for k in range(depth)
+            ]
+            return data(*i[:batch], *chosen, *i[lead:])
+
+        return te.compute(shape, at, name="gather_nd")
+
+    return ctx.te(compute, ctx.expr(0), ctx.expr(1), name="gather_nd")
+
+
+REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "none": lambda old, new: new,
+    "add": lambda old, new: old + new,
+    "mul": lambda old, new: old * new,
+    "min": _pick(False),
+    "max": _pick(True),
+}
+
+
+def _scatter(
+    ctx: NodeContext, index: relax.Expr, inner: Dim, updates: relax.Expr, reduction: str
+) -> relax.Expr:
+    """Scatter rows of ``inner`` elements at flat row numbers, in the order given."""
+    if reduction not in REDUCTIONS:
+        raise ctx.invalid(f"reduction {reduction!r} does not exist")
+    dims, dtype = ctx.shape(0), ctx.dtype(0)
+    total = simplify(math.prod(dims))
+    outer = simplify(total // inner) if not _is(inner, 1) else total
+    count = simplify(math.prod(shape_of(index)))
+    store = "uint8" if dtype == "bool" else dtype
+    data = ctx.reshape(ctx.cast(ctx.expr(0), store), [outer, inner])
+    rows = ctx.reshape(index, [count])
+    values = ctx.reshape(ctx.cast(updates, store), [count, inner])
+    kernel = scatter_rows(
+        dim(outer, "outer"), dim(inner, "inner"), dim(count, "count"), store, REDUCTIONS[reduction]
+    )
+    (result,) = call_kernel(
+        ctx, kernel, [data, rows, values], [[outer, inner]], [store], "scatter"
+    )
+    return ctx.cast(ctx.reshape(result, dims), dtype)
+
+
+def _is(value: Dim, number: int) -> bool:
+    return isinstance(value, int) and value == number
+
+
+@converter("ScatterND")
+def scatter_nd(ctx: NodeContext) -> relax.Expr:
+    """Write slices at tuples of indices."""
+    depth = ctx.static([ctx.shape(1)[-1]])[0]
+    if depth > ctx.rank(0):
+        raise ctx.invalid(f"{depth} indices for a tensor of rank {ctx.rank(0)}")
+    dims = ctx.shape(0)
+    if not _same((*ctx.shape(1)[:-1], *dims[depth:]), ctx.shape(2)):
+        raise ctx.invalid("updates do not have the shape of the indexed slices")
+
+    def compute(index: te.Tensor, data: te.Tensor) -> te.Tensor:
+        def at(*i: Any) -> Any:
+            row: Any = tirx.const(0, "int64")
+            for k in range(depth):
+                extent = data.shape[k]
+                row = row * extent + inside(index(*i, k), extent)
+            return row
+
+        return te.compute(index.shape[:-1], at, name="row_number")
+
+    if 0 in [d for d in ctx.shape(1) if isinstance(d, int)]:
+        return ctx.expr(0)
+    rows = ctx.te(compute, ctx.expr(1), ctx.expr(0), name="row_number")
+    inner = simplify(math.prod(dims[depth:]))
+    return _scatter(ctx, rows, inner, ctx.expr(2), ctx.attrs.get("reduction", "none"))
+
+
+@converter("ScatterElements", "Scatter")
+def scatter_elements(ctx: NodeContext) -> relax.Expr:
+    """Write single elements along an axis."""
+    axis = ctx.axis(int(ctx.attrs.get("axis", 0)), ctx.rank(0))
+    _check_cover(ctx, axis)
+    if not _same(ctx.shape(1), ctx.shape(2)):
+        raise ctx.invalid("indices and updates differ in shape")
+
+    def compute(index: te.Tensor, data: te.Tensor) -> te.Tensor:
+        def at(*i: Any) -> Any:
+            row: Any = tirx.const(0, "int64")
+            for k, extent in enumerate(data.shape):
+                place = inside(index(*i), extent) if k == axis else i[k]
+                row = row * extent + place
+            return row
+
+        return te.compute(index.shape, at, name="element_number")
+
+    if 0 in [d for d in ctx.shape(1) if isinstance(d, int)]:
+        return ctx.expr(0)
+    places = ctx.te(compute, ctx.expr(1), ctx.expr(0), name="element_number")
+    return _scatter(ctx, places, 1, ctx.expr(2), ctx.attrs.get("reduction", "none"))
+
+
+@converter("NonZero")
+def nonzero(ctx: NodeContext) -> relax.Expr:
+    """Indices of the elements that are not zero; how many is known at run time only."""
+    x, dims = ctx.expr(0), ctx.shape(0)
+    if ctx.dtype(0) != "bool":
+        x = ctx.emit(relax.op.not_equal(x, ctx.const(0, ctx.dtype(0))))
+    positions = true_positions(ctx, x)
+    rank = len(dims)
+
+    def compute(flat: te.Tensor, data: te.Tensor) -> te.Tensor:
+        def at(axis: Any, k: Any) -> Any:
+            result: Any = tirx.const(0, "int64")
+            for number in range(rank):
+                after = math.prod(data.shape[number + 1 :])
+                place = tirx.floormod(tirx.floordiv(flat(k), after), data.shape[number])
+                result = tirx.Select(axis == number, place, result)
+            return result
+
+        return te.compute((rank, flat.shape[0]), at, name="nonzero")
+
+    return ctx.te(compute, positions, x, name="nonzero")
+
+
+def true_positions(ctx: NodeContext, mask: relax.Expr) -> relax.Expr:
+    """Flat positions of ``True`` in a mask, in order."""
+    total = simplify(math.prod(shape_of(mask)))
+    flat = ctx.reshape(mask, [total])
+    (number,) = call_kernel(
+        ctx, count_true(dim(total, "total")), [flat], [[1]], ["int64"], "count_true"
+    )
+    found = ctx.settled(Dynamic(number))[0]
+    kernel = positions_true(dim(total, "total"), tirx.Var("found", "int64"))
+    (positions,) = call_kernel(ctx, kernel, [flat], [[found]], ["int64"], "true_positions")
+    return positions
+
+
+@converter("Compress")
+def compress(ctx: NodeContext) -> relax.Expr:
+    """Slices where a condition holds."""
+    axis = ctx.attrs.get("axis")
+    x = ctx.expr(0)
+    if axis is None:
+        x = ctx.reshape(x, [simplify(math.prod(ctx.shape(0)))])
+    at = 0 if axis is None else ctx.axis(int(axis), ctx.rank(0))
+    known = ctx.array(1)
+    if known is not None:
+        chosen = ctx.importer.constant(np.flatnonzero(known).astype(np.int64))
+    else:
+        extent = shape_of(x)[at]
+        chosen = clamped(ctx, true_positions(ctx, ctx.expr(1)), extent)
+    return ctx.emit(relax.op.take(x, chosen, at, mode="clip"))
+
+
+@converter("ArgMax", "ArgMin")
+def argmax(ctx: NodeContext) -> relax.Expr:
+    """Index of the largest or smallest along an axis: first, or last of equals."""
+    axis = ctx.axis(int(ctx.attrs.get("axis", 0)), ctx.rank(0))
+    keep = bool(ctx.attrs.get("keepdims", 1))
+    x = ctx.expr(0)
+    op = relax.op.argmax if ctx.op_type == "ArgMax" else relax.op.argmin
+    if not ctx.attrs.get("select_last_index", 0):
+        return ctx.cast(ctx.emit(op(x, axis, keepdims=keep)), "int64")
+    flipped = ctx.emit(relax.op.flip(x, axis))
+    found = ctx.cast(ctx.emit(op(flipped, axis, keepdims=keep)), "int64")
+    last = ctx.static([ctx.shape(0)[axis]])[0] - 1
+    return ctx.emit(relax.op.subtract(ctx.const(last, "int64"), found))
+
+
+def order_rows(ctx: NodeContext, x: relax.Expr, descending: bool) -> relax.Expr:
+    """Stable sort order along the last axis; NaN counts as the largest, as NumPy has it."""
+    dims = ctx.static(shape_of(x))
+    dtype = str(x.ty.dtype)
+    rows, length = math.prod(dims[:-1]), dims[-1]
+
+    def smaller(a: Any, b: Any) -> Any:
+        if is_float(dtype):
+            return tirx.any(a < b, tirx.all(b != b, a == a))
+        return a < b
+
+    def before(a: Any, b: Any) -> Any:
+        return smaller(b, a) if descending else smaller(a, b)
+
+    passes = max(math.ceil(math.log2(max(length, 1))), 0)
+    kernel = argsort_rows(dim(rows, "rows"), dim(length, "length"), passes, dtype, before)
+    flat = ctx.reshape(x, [rows, length])
+    (order,) = call_kernel(ctx, kernel, [flat], [[rows, length]], ["int64"], "argsort")
+    return ctx.reshape(order, dims)
+
+
+@converter("TopK")
+def topk(ctx: NodeContext) -> list[relax.Expr]:
+    """The k largest or smallest along an axis, with indices; equals in order of index."""
+    rank = ctx.rank(0)
+    axis = ctx.axis(int(ctx.attrs.get("axis", -1)), rank)
+    k: Dim = int(ctx.attrs["k"]) if ctx.version < 10 else ctx.dims(1)[0]
+    extent = ctx.static_shape(0)[axis]
+    if isinstance(k, int) and not 0 <= k <= extent:
+        raise ctx.invalid(f"k = {k} for a dimension of {extent}")
+    perm = [a for a in range(rank) if a != axis] + [axis]
+    x = ctx.expr(0)
+    moved = x if axis == rank - 1 else ctx.emit(relax.op.permute_dims(x, perm))
+    order = order_rows(ctx, moved, bool(ctx.attrs.get("largest", 1)))
+    count = k if isinstance(k, int) else simplify(tirx.max(tirx.min(k, extent), 0))
+    symbols = [] if isinstance(count, int) else list(tirx.analysis.undefined_vars(count))
+
+    def values(data: te.Tensor, at: te.Tensor, *params: Any) -> list[te.Tensor]:
+        length = count if isinstance(count, int) else tirx.stmt_functor.substitute(
+            count, dict(zip(symbols, params, strict=True)))
+        shape = [*data.shape[:-1], length]
+        first = te.compute(shape, lambda *i: data(*i[:-1], at(*i)), name="topk_values")
+        return [first, te.compute(shape, lambda *i: at(*i), name="topk_indices")]
+
+    pair = ctx.te(values, moved, order, *symbols, name="topk")
+    back = [perm.index(a) for a in range(rank)]
+    results = [ctx.emit(relax.TupleGetItem(pair, i)) for i in range(2)]
+    if axis == rank - 1:
+        return results
+    return [ctx.emit(relax.op.permute_dims(result, back)) for result in results]
+
+
+@converter("OneHot")
+def one_hot(ctx: NodeContext) -> relax.Expr:
+    """``on`` at the index, ``off`` elsewhere, along a new axis."""
+    depth = ctx.dims(1)[0]
+    if not isinstance(depth, int):
+        raise Unsupported("a depth that arrives at run time")
+    rank = ctx.rank(0) + 1
+    axis = ctx.axis(int(ctx.attrs.get("axis", -1)), rank)
+
+    def compute(index: te.Tensor, values: te.Tensor) -> te.Tensor:
+        def at(*i: Any) -> Any:
+            raw = index(*i[:axis], *i[axis + 1 :]).astype("int64")
+            counted = tirx.Select(raw < 0, raw + depth, raw)
+            return tirx.Select(counted == i[axis].astype("int64"), values[1], values[0])
+
+        shape = [*index.shape[:axis], depth, *index.shape[axis:]]
+        return te.compute(shape, at, name="one_hot")
+
+    return ctx.te(compute, ctx.expr(0), ctx.expr(2), name="one_hot")
+
+
+@converter("CumSum")
+def cumsum(ctx: NodeContext) -> relax.Expr:
+    """Running sums along an axis; an axis that is data is chosen among all axes' sums."""
+    known = ctx.array(1)
+    rank = ctx.rank(0)
+    if known is not None:
+        return _cumsum(ctx, ctx.axis(int(known.reshape(-1)[0]), rank))
+    chosen = ctx.cast(ctx.reshape(ctx.expr(1), ()), "int64")
+    result = _cumsum(ctx, 0)
+    for axis in range(1, rank):
+        hit = ctx.emit(
+            relax.op.logical_or(
+                ctx.emit(relax.op.equal(chosen, ctx.const(axis, "int64"))),
+                ctx.emit(relax.op.equal(chosen, ctx.const(axis - rank, "int64"))),
+            )
+        )
+        result = ctx.emit(relax.op.where(hit, _cumsum(ctx, axis), result))
+    return result
+
+
+def _cumsum(ctx: NodeContext, axis: int) -> relax.Expr:
+    x = ctx.expr(0)
+    if ctx.attrs.get("reverse", 0):
+        x = ctx.emit(relax.op.flip(x, axis))
+    exclusive = bool(ctx.attrs.get("exclusive", 0))
+    dtype = ctx.dtype(0)
+    result = ctx.emit(relax.op.cumsum(x, axis, dtype, exclusive))
+    return ctx.emit(relax.op.flip(result, axis)) if ctx.attrs.get("reverse", 0) else result
+
+
+@converter("CumProd")
+def cumprod(ctx: NodeContext) -> relax.Expr:
+    """Running products along an axis."""
+    axis = ctx.axis(int(ctx.known(1, "the axis").reshape(-1)[0]), ctx.rank(0))
+    x = ctx.expr(0)
+    reverse = bool(ctx.attrs.get("reverse", 0))
+    x = ctx.emit(relax.op.flip(x, axis)) if reverse else x
+    exclusive = bool(ctx.attrs.get("exclusive", 0))
+    result = ctx.emit(relax.op.cumprod(x, axis, ctx.dtype(0), exclusive))
+    return ctx.emit(relax.op.flip(result, axis)) if reverse else result
+
+
+@converter("ReverseSequence")
+def reverse_sequence(ctx: NodeContext) -> relax.Expr:
+    """The first ``sequence_lens[b]`` steps of each sequence in reverse."""
+    if ctx.rank(0) < 2 or not _same(
+        (ctx.shape(0)[int(ctx.attrs.get("batch_axis", 1))],), ctx.shape(1)
+    ):
+        raise ctx.invalid("sequence_lens must have one entry per batch element")
+    batch, time = int(ctx.attrs.get("batch_axis", 1)), int(ctx.attrs.get("time_axis", 0))
+
+    def compute(data: te.Tensor, lengths: te.Tensor) -> te.Tensor:
+        def at(*i: Any) -> Any:
+            step = i[time].astype("int64")
+            length = inside(lengths(i[batch]) - 1, data.shape[time]) + 1
+            back = length - 1 - step
+            source = list(i)
+            source[time] = tirx.Select(step < length, tirx.max(back, 0), step)
+            return data(*source)
+
+        return te.compute(data.shape, at, name="reverse_sequence")
+
+    return ctx.te(compute, ctx.expr(0), ctx.expr(1), name="reverse_sequence")

@@ -1,0 +1,221 @@
+"""Pooling: max, average, Lp, global, with indices, and their inverses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from uif_tvm.frontends.converters.context import NodeContext, Unsupported
+from uif_tvm.frontends.converters.conv import check_window, spatial, window_pads
+from uif_tvm.frontends.converters.dtypes import kind
+from uif_tvm.frontends.converters.elementwise import is_float
+from uif_tvm.frontends.converters.registry import converter
+from uif_tvm.frontends.onnx.values import Dim, simplify
+
+MAX_POOL = {1: relax.op.nn.max_pool1d, 2: relax.op.nn.max_pool2d, 3: relax.op.nn.max_pool3d}
+AVG_POOL = {1: relax.op.nn.avg_pool1d, 2: relax.op.nn.avg_pool2d, 3: relax.op.nn.avg_pool3d}
+LAYOUT = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
+
+
+class Window:
+    """Geometry of one pooling node, ``ceil_mode`` and ``auto_pad`` turned into plain padding."""
+
+    def __init__(self, ctx: NodeContext) -> None:
+        dims = ctx.shape(0)
+        self.rank = len(dims) - 2
+        if self.rank < 1:
+            raise ctx.invalid(f"an input of rank {len(dims)} has no spatial axes")
+        self.kernel = spatial(ctx, "kernel_shape", self.rank, 1)
+        self.strides = spatial(ctx, "strides", self.rank, 1)
+        self.dilations = spatial(ctx, "dilations", self.rank, 1)
+        self.before, self.after = window_pads(
+            ctx, dims[2:], self.kernel, self.strides, self.dilations
+        )
+        self.reach = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+        ceil = bool(ctx.attrs.get("ceil_mode", 0))
+        if not ceil:
+            check_window(ctx, dims[2:], self.reach, self.before, self.after)
+        self.extra = [0] * self.rank
+        self.outputs: list[Dim] = []
+        for axis, extent in enumerate(dims[2:]):
+            self.outputs.append(self._output(ctx, axis, extent, ceil))
+
+    def _output(self, ctx: NodeContext, axis: int, extent: Dim, ceil: bool) -> Dim:
+        lo, hi = self.before[axis], self.after[axis]
+        stride, reach = self.strides[axis], self.reach[axis]
+        if not isinstance(extent, int):
+            if ceil and stride > 1:
+                raise Unsupported("ceil_mode over a dimension that depends on the data")
+            return simplify((extent + lo + hi - reach) // stride + 1)
+        span = extent + lo + hi - reach
+        count = (-(-span // stride) if ceil else span // stride) + 1
+        if ceil and (count - 1) * stride >= extent + lo:
+            count -= 1  # a window that starts in the padding does not count
+        if count < 1:
+            raise ctx.invalid(f"a window of {reach} does not fit an input of {extent}")
+        self.extra[axis] = max((count - 1) * stride + reach - (extent + lo + hi), 0)
+        return count
+
+    @property
+    def padding(self) -> list[int]:
+        """Padding before all axes, then after all axes."""
+        return [*self.before, *[a + e for a, e in zip(self.after, self.extra, strict=True)]]
+
+    def places(self, index: tuple[Any, ...], taps: list[Any]) -> list[Any]:
+        """Input positions of an output position and window taps."""
+        return [
+            i * s + t * d - lo
+            for i, s, t, d, lo in zip(
+                index, self.strides, taps, self.dilations, self.before, strict=True
+            )
+        ]
+
+
+def _lowest(dtype: str) -> Any:
+    if is_float(dtype):
+        return tirx.const(float("-inf"), dtype)
+    return tirx.const(int(np.iinfo(dtype).min), dtype)
+
+
+def _fold_windows(
+    ctx: NodeContext, window: Window, combine: str, value: Any, name: str
+) -> relax.Expr:
+    """Reduce ``value(x, place...)`` over each window; positions in the padding are skipped."""
+    dims = ctx.shape(0)
+    dtype = ctx.dtype(0)
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        taps = [te.reduce_axis((0, k), name=f"k{i}") for i, k in enumerate(window.kernel)]
+
+        def at(n: Any, c: Any, *o: Any) -> Any:
+            places = window.places(o, taps)
+            ok = [p >= 0 for p in places]
+            ok += [p < d for p, d in zip(places, x.shape[2:], strict=True)]
+            item = value(x(n, c, *places))
+            rest = _lowest(dtype) if combine == "max" else tirx.const(0, kind(item))
+            item = tirx.if_then_else(tirx.all(*ok), item, rest)
+            return te.max(item, axis=taps) if combine == "max" else te.sum(item, axis=taps)
+
+        return te.compute((*dims[:2], *window.outputs), at, name=name)
+
+    return ctx.te(compute, ctx.expr(0), name=name)
+
+
+@converter("MaxPool")
+def max_pool(ctx: NodeContext) -> list[relax.Expr]:
+    """Largest element of each window, and its flat index if asked for."""
+    window = Window(ctx)
+    if ctx.wants(1):
+        return _max_pool_indices(ctx, window)
+    if window.rank in MAX_POOL and is_float(ctx.dtype(0)):
+        pool = MAX_POOL[window.rank](
+            ctx.expr(0),
+            pool_size=window.kernel,
+            strides=window.strides,
+            dilation=window.dilations,
+            padding=window.padding,
+            layout=LAYOUT[window.rank],
+        )
+        return [ctx.emit(pool)]
+    return [_fold_windows(ctx, window, "max", lambda v: v, "max_pool")]
+
+
+def _max_pool_indices(ctx: NodeContext, window: Window) -> list[relax.Expr]:
+    """Window taps are compared one by one, so that the first of equals wins."""
+    dims = ctx.static_shape(0)
+    dtype = ctx.dtype(0)
+    if math.prod(window.kernel) > 256:
+        raise Unsupported("indices of a window of more than 256 elements")
+    column = bool(ctx.attrs.get("storage_order", 0))
+
+    def best(x: te.Tensor, n: Any, c: Any, o: tuple[Any, ...], find: bool) -> Any:
+        top, where = _lowest(dtype), tirx.const(0, "int64")
+        for tap in np.ndindex(*window.kernel):
+            places = window.places(o, list(tap))
+            ok = tirx.all(
+                *[p >= 0 for p in places], *[p < d for p, d in zip(places, dims[2:], strict=True)]
+            )
+            item = tirx.if_then_else(ok, x(n, c, *places), _lowest(dtype))
+            flat: Any = n * dims[1] + c
+            order = range(window.rank)
+            inner: Any = tirx.const(0, "int64")
+            for axis in reversed(order) if column else order:
+                inner = inner * dims[2 + axis] + places[axis]
+            flat = flat * math.prod(dims[2:]) + inner
+            better = tirx.all(ok, item > top)
+            where = tirx.Select(better, flat.astype("int64"), where)
+            top = tirx.Select(better, item, top)
+        return where if find else top
+
+    shape = (*dims[:2], *window.outputs)
+    return [
+        ctx.te(
+            lambda x, find=find: te.compute(
+                shape, lambda n, c, *o: best(x, n, c, o, find), name="max_pool"
+            ),
+            ctx.expr(0),
+            name="max_pool_index" if find else "max_pool",
+        )
+        for find in (False, True)
+    ]
+
+
+@converter("AveragePool")
+def average_pool(ctx: NodeContext) -> relax.Expr:
+    """Mean of each window; padding counts or not."""
+    window = Window(ctx)
+    count_pad = bool(ctx.attrs.get("count_include_pad", 0))
+    plain = not any(window.extra) or not count_pad
+    if plain and window.rank in AVG_POOL and set(window.dilations) == {1}:
+        pool = AVG_POOL[window.rank](
+            ctx.expr(0),
+            pool_size=window.kernel,
+            strides=window.strides,
+            padding=window.padding,
+            count_include_pad=count_pad,
+            layout=LAYOUT[window.rank],
+        )
+        return ctx.emit(pool)
+    total = _fold_windows(ctx, window, "sum", lambda v: v, "window_sum")
+    counts = np.ones(ctx.static(window.outputs), np.float64)
+    for axis in range(window.rank):
+        line = np.zeros(int(window.outputs[axis]))
+        extent = ctx.static_shape(0)[2 + axis]
+        low = -window.before[axis] if count_pad else 0
+        high = extent + (window.after[axis] if count_pad else 0)
+        for o in range(len(line)):
+            start = o * window.strides[axis] - window.before[axis]
+            taps = start + np.arange(window.kernel[axis]) * window.dilations[axis]
+            line[o] = np.sum((taps >= low) & (taps < high))
+        counts *= line.reshape([-1 if a == axis else 1 for a in range(window.rank)])
+    dtype = ctx.dtype(0)
+    divisor = ctx.const(np.maximum(counts, 1)[None, None], dtype)
+    return ctx.emit(relax.op.divide(total, divisor))
+
+
+@converter("LpPool")
+def lp_pool(ctx: NodeContext) -> relax.Expr:
+    """(sum |x|^p)^(1/p) of each window."""
+    window, p = Window(ctx), float(ctx.attrs.get("p", 2))
+    total = _fold_windows(
+        ctx, window, "sum", lambda v: tirx.pow(tirx.abs(v), tirx.const(p, kind(v))), "lp_pool"
+    )
+    return ctx.emit(relax.op.power(total, ctx.const(1.0 / p, ctx.dtype(0))))
+
+
+@converter("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def global_pool(ctx: NodeContext) -> relax.Expr:
+    """Reduction over all spatial axes."""
+    axes = list(range(2, ctx.rank(0)))
+    x, dtype = ctx.expr(0), ctx.dtype(0)
+    if ctx.op_type == "GlobalAveragePool":
+        return ctx.emit(relax.op.mean(x, axes, keepdims=True))
+    if ctx.op_type == "GlobalMaxPool":
+        return ctx.emit(relax.op.max(x, axes, keepdims=True))
+    p = float(ctx.attrs.get("p", 2))
+    powered = ctx.emit(relax.op.power(ctx.emit(relax.op.abs(x)), ctx.const(p, dtype)))
+    total = ctx.emit(relax.op.sum(powered, axes, keepdims=True))
+    return ctx.emit(relax.op.power(total, ctx.const(1.0 / p, dtype)))

@@ -1,0 +1,123 @@
+"""Random numbers.
+
+Deterministic: a hash of the seed, the node and the element's position, so that a compiled model
+gives the same numbers every time. ONNX does not define the sequence, only the distribution.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from uif_tvm.frontends.converters.context import NodeContext
+from uif_tvm.frontends.converters.registry import converter
+from uif_tvm.frontends.onnx.values import Dim
+
+
+def _seed(ctx: NodeContext) -> int:
+    """The ``seed`` attribute's bits, or a number made of the node's name."""
+    given = ctx.attrs.get("seed")
+    if given is None:
+        return zlib.crc32(ctx.outputs[0].encode())
+    return int(np.float32(given).view(np.uint32))
+
+
+def _mixed(value: Any) -> Any:
+    """A bijective scrambling of 32 bits (the finaliser of MurmurHash3)."""
+
+    def c(number: int) -> Any:
+        return tirx.const(number, "uint32")
+
+    value = (value ^ (value >> c(16))) * c(0x85EBCA6B)
+    value = (value ^ (value >> c(13))) * c(0xC2B2AE35)
+    return value ^ (value >> c(16))
+
+
+def uniform_at(position: Any, seed: int, stream: int) -> Any:
+    """A float32 in (0, 1) for an element's position."""
+    start = _mixed(tirx.const((seed + 0x9E3779B9 * (stream + 1)) & 0xFFFFFFFF, "uint32"))
+    bits = _mixed(_mixed(position.astype("uint32") ^ start) + start)
+    whole = (bits >> tirx.const(9, "uint32")).astype("float32") + tirx.const(0.5, "float32")
+    return whole * tirx.const(2.0**-23, "float32")
+
+
+def normal_at(position: Any, seed: int) -> Any:
+    """A float32 of the standard normal distribution (Box and Muller)."""
+    radius = tirx.sqrt(
+        tirx.const(-2.0, "float32") * tirx.log(uniform_at(position, seed, 0))
+    )
+    angle = tirx.const(2 * math.pi, "float32") * uniform_at(position, seed, 1)
+    return radius * tirx.cos(angle)
+
+
+def _position(index: tuple[Any, ...], shape: Any) -> Any:
+    place: Any = tirx.const(0, "int64")
+    for at, extent in zip(index, shape, strict=True):
+        place = place * extent + at
+    return place
+
+
+def _value(ctx: NodeContext, place: Any, dtype: str) -> Any:
+    seed = _seed(ctx)
+    if "Normal" in ctx.op_type:
+        item = normal_at(place, seed)
+        scale, shift = float(ctx.attrs["scale"]), float(ctx.attrs["mean"])
+    else:
+        item = uniform_at(place, seed, 0)
+        shift = float(ctx.attrs["low"])
+        scale = float(ctx.attrs["high"]) - shift
+    return (item * tirx.const(scale, "float32") + tirx.const(shift, "float32")).astype(dtype)
+
+
+def _dtype(ctx: NodeContext, default: str) -> str:
+    from uif_tvm.frontends.onnx.tensors import numpy_dtype
+
+    if not ctx.attrs.get("dtype"):
+        return default
+    return str(numpy_dtype(int(ctx.attrs["dtype"]), ctx.op_type))
+
+
+@converter("RandomNormalLike", "RandomUniformLike")
+def random_like(ctx: NodeContext) -> relax.Expr:
+    """Random numbers in the shape of the input."""
+    source = ctx.dtype(0) if "float" in ctx.dtype(0) else "float32"
+    dtype = _dtype(ctx, source)
+
+    def compute(a: te.Tensor) -> te.Tensor:
+        return te.compute(
+            a.shape, lambda *i: _value(ctx, _position(i, a.shape), dtype), name="random"
+        )
+
+    return ctx.te(compute, ctx.expr(0), name="random")
+
+
+@converter("RandomNormal", "RandomUniform")
+def random(ctx: NodeContext) -> relax.Expr:
+    """Random numbers in a given shape."""
+    shape: list[Dim] = [int(v) for v in ctx.attrs["shape"]]
+    dtype = _dtype(ctx, "float32")
+    return ctx.te(
+        lambda: te.compute(
+            shape, lambda *i: _value(ctx, _position(i, shape), dtype), name="random"
+        ),
+        name="random",
+    )
+
+
+@converter("Bernoulli")
+def bernoulli(ctx: NodeContext) -> relax.Expr:
+    """One with the probability given per element."""
+    dtype, seed = _dtype(ctx, ctx.dtype(0)), _seed(ctx)
+
+    def compute(a: te.Tensor) -> te.Tensor:
+        def at(*i: Any) -> Any:
+            drawn = uniform_at(_position(i, a.shape), seed, 0)
+            return (drawn < a(*i).astype("float32")).astype(dtype)
+
+        return te.compute(a.shape, at, name="bernoulli")
+
+    return ctx.te(compute, ctx.expr(0), name="bernoulli")

@@ -1,0 +1,197 @@
+"""``import_onnx``: the frontend's one public function."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from uif_tvm.errors import ImportModelError, UifError, UnsupportedError, UnsupportedOp
+from uif_tvm.frontends.imported import ImportedModel
+from uif_tvm.frontends.onnx.importer import GraphImporter, Scope
+from uif_tvm.frontends.onnx.load import load_model
+from uif_tvm.frontends.onnx.tensors import numpy_dtype
+from uif_tvm.frontends.onnx.validate import (
+    check_functions,
+    check_graph,
+    nodes_below,
+    opset_versions,
+)
+from uif_tvm.frontends.onnx.values import Dynamic, Known, Symbolic, Value
+from uif_tvm.signature import Signature, TensorSpec
+
+
+def import_onnx(model: Any, dummy_input: Any = None) -> ImportedModel:
+    """Import an ONNX model into Relax, with the input shapes of ``dummy_input``.
+
+    Args:
+        model: path of an ``.onnx`` file, or an ``onnx.ModelProto``.
+        dummy_input: example inputs: an array, a sequence in the model's order, or a mapping by
+            name. ``None`` when the model's own input shapes are all static.
+
+    Raises:
+        ImportModelError: the model is malformed or hostile, or the inputs do not fit it.
+        UnsupportedError: operators without a converter, all of them listed.
+    """
+    loaded = load_model(model)
+    proto = loaded.proto
+    try:
+        return _import(loaded.folder, proto, dummy_input)
+    except UifError:
+        raise
+    except RecursionError as exc:
+        raise ImportModelError("the model is nested too deeply", code="UIF-IMPORT-DEPTH") from exc
+
+
+def _import(folder: Any, proto: Any, dummy_input: Any) -> ImportedModel:
+    graph = proto.graph
+    versions = opset_versions(proto.opset_import)
+    check_graph(graph)
+    functions = check_functions(proto.functions)
+    weights = {tensor.name for tensor in graph.initializer}
+    declared = [value for value in graph.input if value.name not in weights]
+    specs = input_specs(declared, dummy_input)
+
+    bb = relax.BlockBuilder()
+    params = [
+        relax.Var(_identifier(spec.name, number), relax.TensorType(spec.shape, spec.dtype))
+        for number, spec in enumerate(specs)
+    ]
+    importer = GraphImporter(bb, folder, functions)
+    with bb.function("main", params):
+        bindings: dict[str, Value] = {
+            spec.name: Dynamic(param) for spec, param in zip(specs, params, strict=True)
+        }
+        try:
+            outputs = importer.run_graph(graph, Scope(versions), bindings)
+            importer.raise_refused()
+            names = [value.name for value in graph.output]
+            results = [_result(importer, n, v) for n, v in zip(names, outputs, strict=True)]
+        except Exception:
+            bb.emit_func_output(relax.Tuple([]))  # leave the builder's scope in order
+            raise
+        bb.emit_func_output(relax.Tuple(results))
+    mod = relax.transform.ConvertToDataflow(1)(bb.finalize())
+    histogram = Counter(node.op_type for node in nodes_below(graph.node))
+    return ImportedModel(
+        mod=mod,
+        signature=Signature(
+            tuple(specs), tuple(_spec(n, r) for n, r in zip(names, results, strict=True))
+        ),
+        source="onnx",
+        op_histogram=dict(histogram),
+        removed=dict(importer.removed),
+    )
+
+
+def _identifier(name: str, number: int) -> str:
+    cleaned = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
+    return cleaned if cleaned and not cleaned[0].isdigit() else f"in{number}_{cleaned}"
+
+
+def _result(importer: GraphImporter, name: str, value: Value) -> relax.Expr:
+    if isinstance(value, Dynamic):
+        return value.expr
+    if isinstance(value, Known):
+        return importer.constant(value.array)
+    if isinstance(value, Symbolic):
+        return importer.materialise(value, name)
+    raise UnsupportedError(
+        [UnsupportedOp("sequence or optional output", 1, "only tensors leave a model", (name,))],
+        hint="let the model return the sequence's tensors one by one",
+    )
+
+
+def _spec(name: str, expr: relax.Expr) -> TensorSpec:
+    dims = [int(dim) if str(dim).isdigit() else str(dim) for dim in expr.ty.shape.values]
+    return TensorSpec(name, tuple(dims), str(expr.ty.dtype))
+
+
+def input_specs(declared: Sequence[Any], dummy_input: Any) -> list[TensorSpec]:
+    """Names, shapes and dtypes of the inputs: the model's declaration, completed by the example.
+
+    Raises:
+        ImportModelError: the example lacks an input, or contradicts the declaration.
+    """
+    names = [value.name for value in declared]
+    given = _by_name(names, dummy_input)
+    specs = []
+    for value in declared:
+        if not value.type.HasField("tensor_type"):
+            raise UnsupportedError(
+                [UnsupportedOp("sequence or optional input", 1, "only tensors", (value.name,))],
+                hint="pass tensors one by one",
+            )
+        tensor = value.type.tensor_type
+        dtype = str(numpy_dtype(tensor.elem_type, f"input {value.name!r}"))
+        fixed = [d.HasField("dim_value") and d.dim_value >= 0 for d in tensor.shape.dim]
+        dims = [d.dim_value if f else None for d, f in zip(tensor.shape.dim, fixed, strict=True)]
+        if value.name not in given:
+            if dummy_input is not None or None in dims or not tensor.HasField("shape"):
+                raise ImportModelError(
+                    f"no example for input {value.name!r}, whose shape is not static",
+                    code="UIF-IMPORT-INPUT",
+                    op=value.name,
+                    hint=f"dummy_input must give {', '.join(names)}",
+                )
+            specs.append(TensorSpec(value.name, tuple(dims), dtype))
+            continue
+        array = given[value.name]
+        shape, actual = tuple(int(dim) for dim in array.shape), str(array.dtype)
+        if tensor.HasField("shape") and not _fits(shape, dims):
+            wanted = ["?" if dim is None else dim for dim in dims]
+            raise ImportModelError(
+                f"input {value.name!r}: the example has shape {list(shape)}, "
+                f"the model declares {wanted}",
+                code="UIF-IMPORT-INPUT",
+                op=value.name,
+            )
+        if actual != dtype:
+            raise ImportModelError(
+                f"input {value.name!r}: the example is {actual}, the model declares {dtype}",
+                code="UIF-IMPORT-INPUT",
+                op=value.name,
+                hint=f"convert the example to {dtype}",
+            )
+        specs.append(TensorSpec(value.name, shape, dtype))
+    return specs
+
+
+def _fits(shape: tuple[int, ...], dims: Sequence[int | None]) -> bool:
+    return len(shape) == len(dims) and all(
+        dim is None or dim == given for dim, given in zip(dims, shape, strict=True)
+    )
+
+
+def _by_name(names: Sequence[str], dummy_input: Any) -> dict[str, Any]:
+    if dummy_input is None:
+        return {}
+    if isinstance(dummy_input, Mapping):
+        unknown = [name for name in dummy_input if name not in names]
+        if unknown:
+            raise ImportModelError(
+                f"the model has no input {unknown[0]!r}; it has {', '.join(map(repr, names))}",
+                code="UIF-IMPORT-INPUT",
+            )
+        items = dict(dummy_input)
+    else:
+        single = hasattr(dummy_input, "shape") or not isinstance(dummy_input, Sequence)
+        values = [dummy_input] if single else list(dummy_input)
+        if len(values) != len(names):
+            raise ImportModelError(
+                f"{len(values)} example inputs for a model with {len(names)}: "
+                f"{', '.join(map(repr, names))}",
+                code="UIF-IMPORT-INPUT",
+            )
+        items = dict(zip(names, values, strict=True))
+    return {name: _as_array(item) for name, item in items.items()}
+
+
+def _as_array(item: Any) -> Any:
+    """Anything array-like; only its shape and dtype are read."""
+    if hasattr(item, "__dlpack__") and not isinstance(item, np.ndarray):
+        return np.from_dlpack(item.detach() if hasattr(item, "detach") else item)
+    return np.asarray(item)

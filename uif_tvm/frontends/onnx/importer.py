@@ -1,0 +1,349 @@
+"""The graph walker: partial evaluation node by node, converters for what remains."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from uif_tvm.errors import ImportModelError, UifError, UnsupportedError, UnsupportedOp
+from uif_tvm.frontends.converters.context import NodeContext, Unsupported
+from uif_tvm.frontends.converters.registry import find
+from uif_tvm.frontends.onnx.attributes import read_attributes, resolved, schema_of
+from uif_tvm.frontends.onnx.fold import can_fold, fold, fold_symbolic
+from uif_tvm.frontends.onnx.functions import expand_schema_function
+from uif_tvm.frontends.onnx.symbolic import materialise
+from uif_tvm.frontends.onnx.tensors import to_numpy
+from uif_tvm.frontends.onnx.validate import domain_of, fail, node_label, nodes_below
+from uif_tvm.frontends.onnx.values import (
+    Absent,
+    Array,
+    Dynamic,
+    Known,
+    Poison,
+    SequenceValue,
+    Symbolic,
+    Value,
+    is_static,
+)
+
+MAX_CALL_DEPTH = 64
+
+
+@dataclass
+class Scope:
+    """Names visible to a graph: its own, then those of the graphs around it.
+
+    Args:
+        versions: operator set versions in force.
+        references: the caller's attributes, inside a function body.
+        parent: the enclosing graph's scope; ``None`` for the model and for functions.
+    """
+
+    versions: Mapping[str, int]
+    references: Mapping[str, Any] = field(default_factory=dict)
+    parent: Scope | None = None
+    values: dict[str, Value] = field(default_factory=dict)
+
+    def lookup(self, name: str) -> Value:
+        """The value of a name.
+
+        Raises:
+            ImportModelError: nothing defines it.
+        """
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.parent
+        raise ImportModelError(f"nothing defines {name!r}", code="UIF-IMPORT-DANGLING")
+
+
+class GraphImporter:
+    """Walks graphs and emits Relax into one function under construction.
+
+    Args:
+        bb: the builder, inside ``main``.
+        folder: where external data may lie.
+        functions: the model's local functions by (domain, name).
+    """
+
+    def __init__(
+        self,
+        bb: relax.BlockBuilder,
+        folder: Path | None,
+        functions: Mapping[tuple[str, str], Any],
+    ) -> None:
+        self.bb = bb
+        self.folder = folder
+        self.functions = functions
+        self.removed: Counter[str] = Counter()
+        self._refused: dict[tuple[str, str, str | None], list[str]] = {}
+        self._constants: dict[int, tuple[Array, relax.Expr]] = {}
+        self._scope = Scope({})
+        self._depth = 0
+        self._blocks = 0
+        self._open_blocks: list[int] = [0]
+
+    # --- what converters use -----------------------------------------------------------------
+
+    def constant(self, array: Array) -> relax.Expr:
+        """A Relax constant, shared between uses of one array."""
+        kept = self._constants.get(id(array))
+        if kept is None:
+            kept = (array, relax.const(np.ascontiguousarray(array).reshape(array.shape), str(array.dtype)))
+            self._constants[id(array)] = kept
+        return kept[1]
+
+    def materialise(self, value: Symbolic, name: str) -> relax.Expr:
+        """Symbolic elements written into a tensor."""
+        return materialise(self.bb, value, name)
+
+    def count_removed(self, op_type: str) -> None:
+        """Note an operator that means nothing at inference."""
+        self.removed[op_type] += 1
+
+    def open_blocks(self) -> tuple[int, ...]:
+        """The branch bodies under construction; variables of others are out of scope."""
+        return tuple(self._open_blocks)
+
+    def run_subgraph(self, graph: Any, bindings: Mapping[str, Value]) -> list[Value]:
+        """Convert a subgraph in the scope of the current node; returns its outputs."""
+        inner = Scope(self._scope.versions, self._scope.references, self._scope)
+        return self.run_graph(graph, inner, bindings)
+
+    def run_branch(self, graph: Any) -> tuple[list[Value], relax.BindingBlock]:
+        """Convert a subgraph into a binding block of its own."""
+        self._blocks += 1
+        self._open_blocks.append(self._blocks)
+        self.bb._begin_binding_block()
+        try:
+            outputs = self.run_subgraph(graph, {})
+            for output in outputs:
+                if isinstance(output, Dynamic) and output.expr.ty.shape is None:
+                    raise Unsupported("a branch yields a tensor of unknown shape")
+            outputs = [
+                Dynamic(materialise(self.bb, value, "dims"))
+                if isinstance(value, Symbolic)
+                else value
+                for value in outputs
+            ]
+        finally:
+            self._open_blocks.pop()
+            block = self.bb._end_block()
+        return outputs, block
+
+    # --- graphs ------------------------------------------------------------------------------
+
+    def run_graph(self, graph: Any, scope: Scope, bindings: Mapping[str, Value]) -> list[Value]:
+        """Convert a graph, given its inputs; returns its outputs."""
+        for tensor in graph.initializer:
+            scope.values[tensor.name] = Known(to_numpy(tensor, self.folder))
+        for sparse in graph.sparse_initializer:
+            raise ImportModelError(
+                f"sparse initializer {sparse.values.name!r} is not supported",
+                code="UIF-IMPORT-SPARSE",
+                hint="store the weight as a dense tensor",
+            )
+        scope.values.update(bindings)
+        with self._inside(scope):
+            self._run_nodes(graph.node, [value.name for value in graph.output])
+            return [scope.lookup(value.name) for value in graph.output]
+
+    @contextmanager
+    def _inside(self, scope: Scope) -> Iterator[None]:
+        if self._depth >= MAX_CALL_DEPTH:
+            fail("DEPTH", f"graphs and functions nested deeper than {MAX_CALL_DEPTH}")
+        outer, self._scope = self._scope, scope
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._scope = outer
+            self._depth -= 1
+
+    def _run_nodes(self, nodes: Sequence[Any], outputs: Sequence[str]) -> None:
+        for node in _needed(nodes, outputs):
+            self._run_node(resolved(node, self._scope.references))
+
+    def _run_node(self, node: Any) -> None:
+        inputs = [self._scope.lookup(name) if name else None for name in node.input]
+        domain = domain_of(node.domain)
+        if domain not in self._scope.versions and (domain, node.op_type) not in self.functions:
+            if domain == "":
+                fail("OPSET", "the model imports no operator set of the default domain", node)
+            version = 1
+        else:
+            version = self._scope.versions.get(domain, 1)
+        try:
+            results = self._evaluate(node, domain, version, inputs)
+        except Unsupported as exc:
+            self._refuse(node, domain, exc.reason, exc.hint)
+            results = [Poison()] * len(node.output)
+        except UifError:
+            raise
+        except Exception as exc:
+            detail = _reason(exc)
+            raise ImportModelError(
+                f"node {node_label(node)!r} ({node.op_type}) does not fit its inputs "
+                f"{_describe(inputs)}: {detail}",
+                code="UIF-IMPORT-NODE",
+                op=node_label(node),
+                hint="check the node's attributes and input shapes against the ONNX operator",
+            ) from exc
+        for name, result in zip(node.output, results, strict=False):
+            if name:
+                self._scope.values[name] = result
+        missing = [name for name in node.output[len(results) :] if name]
+        if missing:
+            fail("OUTPUT", f"has no output {missing[0]!r}", node)
+
+    def _evaluate(
+        self, node: Any, domain: str, version: int, inputs: Sequence[Value | None]
+    ) -> list[Value]:
+        if any(isinstance(value, Poison) for value in inputs):
+            if self._unknown(node, domain, version):
+                raise Unsupported("no converter for this operator")
+            return [Poison()] * len(node.output)
+        function = self.functions.get((domain, node.op_type))
+        if function is not None:
+            return self._call(function, node, inputs)
+        _check_arity(node, schema_of(domain, node.op_type, version))
+        attrs = read_attributes(node, domain, version, self.folder)
+        folded = self._fold(node, domain, version, attrs, inputs)
+        if folded is not None:
+            return folded
+        convert = find(domain, node.op_type, version)
+        if convert is not None:
+            context = NodeContext(self, node, version, attrs, inputs)
+            result = convert(context)
+            return [self._wrap(item) for item in (result if isinstance(result, list) else [result])]
+        body = expand_schema_function(node, domain, version, inputs)
+        if body is None:
+            raise Unsupported("no converter for this operator")
+        return self._call(body, node, inputs)
+
+    def _unknown(self, node: Any, domain: str, version: int) -> bool:
+        if (domain, node.op_type) in self.functions or find(domain, node.op_type, version):
+            return False
+        schema = schema_of(domain, node.op_type, version)
+        return schema is None or not (
+            schema.has_function or schema.has_context_dependent_function
+        )
+
+    def _fold(
+        self,
+        node: Any,
+        domain: str,
+        version: int,
+        attrs: dict[str, Any],
+        inputs: Sequence[Value | None],
+    ) -> list[Value] | None:
+        if domain == "" and node.op_type == "Constant":
+            return None
+        if can_fold(node.op_type, domain, inputs):
+            arrays = [v.array if isinstance(v, Known) else None for v in inputs]
+            try:
+                return [Known(array) for array in fold(node, version, arrays)]
+            except Exception:
+                return None  # the converter decides, and names what is wrong
+        shapes = all(value is None or isinstance(value, (Known, Symbolic)) for value in inputs)
+        if domain == "" and shapes and any(isinstance(value, Symbolic) for value in inputs):
+            result = fold_symbolic(node.op_type, attrs, inputs)
+            return None if result is None else [result]
+        return None
+
+    def _wrap(self, result: Any) -> Value:
+        if isinstance(result, (Known, Symbolic, SequenceValue, Absent, Poison)):
+            return result
+        value = result if isinstance(result, Dynamic) else Dynamic(result)
+        if value.expr.ty.shape is not None and is_static(value.shape) and 0 in value.shape:
+            from uif_tvm.frontends.onnx.tensors import numpy_dtype_named
+
+            return Known(np.empty([int(d) for d in value.shape], numpy_dtype_named(value.dtype)))
+        return value
+
+    def _call(self, function: Any, node: Any, inputs: Sequence[Value | None]) -> list[Value]:
+        """Expand a function body in place."""
+        if len(inputs) > len(function.input):
+            fail("ARITY", f"passes {len(inputs)} inputs to a function of {len(function.input)}", node)
+        references = {attribute.name: attribute for attribute in function.attribute_proto}
+        references.update({attribute.name: attribute for attribute in node.attribute})
+        versions = {domain_of(entry.domain): entry.version for entry in function.opset_import}
+        scope = Scope(versions or self._scope.versions, references)
+        for number, name in enumerate(function.input):
+            given = inputs[number] if number < len(inputs) else None
+            scope.values[name] = Absent() if given is None else given
+        with self._inside(scope):
+            self._run_nodes(function.node, list(function.output))
+            return [scope.lookup(name) for name in function.output]
+
+    # --- unsupported operators ----------------------------------------------------------------
+
+    def _refuse(self, node: Any, domain: str, reason: str, hint: str | None) -> None:
+        name = f"{domain}::{node.op_type}" if domain else str(node.op_type)
+        self._refused.setdefault((name, reason, hint), []).append(node_label(node))
+
+    def raise_refused(self) -> None:
+        """Report everything that was refused, if anything was.
+
+        Raises:
+            UnsupportedError: with one entry per operator and reason.
+        """
+        if self._refused:
+            raise UnsupportedError(
+                [
+                    UnsupportedOp(name, len(nodes), reason, tuple(nodes), hint)
+                    for (name, reason, hint), nodes in self._refused.items()
+                ],
+                hint="write a converter (uif_tvm/frontends/converters), or rewrite the model",
+            )
+
+
+def _check_arity(node: Any, schema: Any | None) -> None:
+    if schema is None:
+        return
+    given = len(node.input)
+    if given < schema.min_input or given > schema.max_input:
+        fail("ARITY", f"has {given} inputs; {schema.min_input} to {schema.max_input} fit", node)
+    if len(node.output) > schema.max_output:
+        fail("ARITY", f"has {len(node.output)} outputs; at most {schema.max_output} fit", node)
+
+
+def _describe(inputs: Sequence[Value | None]) -> str:
+    def one(value: Value | None) -> str:
+        if isinstance(value, (Known, Symbolic)):
+            return f"{value.dtype}{list(value.shape)}"
+        if isinstance(value, Dynamic):
+            return str(value.expr.ty).replace("\n", " ")
+        return type(value).__name__
+
+    return "(" + ", ".join(one(value) for value in inputs) + ")"
+
+
+def _reason(exc: Exception) -> str:
+    """The telling line of an error, which TVM hides among source excerpts."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip(" |^")]
+    telling = [line for line in lines if "error:" in line or "Check failed" in line]
+    return (telling or lines or [type(exc).__name__])[0]
+
+
+def _needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
+    """The nodes that the outputs depend on, in order."""
+    wanted = set(outputs)
+    kept = []
+    for node in reversed(nodes):
+        if any(name in wanted for name in node.output if name):
+            kept.append(node)
+            wanted.update(name for inner in nodes_below([node]) for name in inner.input if name)
+            for inner in nodes_below([node]):
+                for attribute in inner.attribute:
+                    for sub in [attribute.g, *attribute.graphs]:
+                        wanted.update(value.name for value in sub.output)
+    return kept[::-1]

@@ -1,0 +1,129 @@
+"""What the importer knows about an ONNX value.
+
+Import is partial evaluation: a value is either *known* (a NumPy array, as weights and shape
+arithmetic are), *symbolic* (an integer tensor whose elements are expressions of dimensions that
+are only settled at run time), *dynamic* (a Relax expression), a *sequence* of such values, or
+*poison* (the result of an operator that has been reported as unsupported).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from tvm import ir, relax
+
+Array: TypeAlias = npt.NDArray[Any]
+Dim: TypeAlias = "int | ir.Expr"
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A tensor whose elements are settled at import."""
+
+    array: Array
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        """Its dimensions."""
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> str:
+        """NumPy-style dtype name."""
+        return str(self.array.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Symbolic:
+    """An integer tensor whose elements are dimension expressions.
+
+    Args:
+        elements: object array of ``int`` or integer ``PrimExpr`` (int64).
+        dtype: ``int64`` or ``int32``, as the model sees it.
+    """
+
+    elements: Array
+    dtype: str = "int64"
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        """Its (static) dimensions."""
+        return tuple(self.elements.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Dynamic:
+    """A tensor computed at run time; ``settled`` caches its elements once read as dimensions."""
+
+    expr: relax.Expr
+    settled: dict[tuple[int, ...], Symbolic] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        """Its dimensions, ``int`` where static."""
+        return shape_of(self.expr)
+
+    @property
+    def dtype(self) -> str:
+        """NumPy-style dtype name."""
+        return str(self.expr.ty.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceValue:
+    """An ONNX sequence of known length."""
+
+    items: tuple[Value, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Absent:
+    """An optional that holds nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Poison:
+    """Result of an operator that was reported as unsupported."""
+
+
+Tensor: TypeAlias = Known | Symbolic | Dynamic
+Value: TypeAlias = Known | Symbolic | Dynamic | SequenceValue | Absent | Poison
+
+
+def shape_of(expr: relax.Expr) -> tuple[Dim, ...]:
+    """Dimensions of a Relax tensor expression, static ones as ``int``."""
+    from tvm import tirx
+
+    shape = expr.ty.shape
+    if shape is None:
+        raise ValueError(f"a tensor of rank {expr.ty.ndim} with unknown shape")
+    return tuple(
+        int(dim) if isinstance(dim, (int, tirx.IntImm)) else dim for dim in shape.values
+    )
+
+
+def is_static(shape: tuple[Dim, ...]) -> bool:
+    """Whether every dimension is a plain integer."""
+    return all(isinstance(dim, int) for dim in shape)
+
+
+def simplify(dim: Any) -> Dim:
+    """A dimension expression in simplest form, ``int`` where it is constant."""
+    from tvm import sym, tirx
+
+    if isinstance(dim, (int, np.integer)):
+        return int(dim)
+    result = sym.Analyzer().simplify(dim)
+    return int(result) if isinstance(result, tirx.IntImm) else result
+
+
+def same_dim(left: Dim, right: Dim) -> bool:
+    """Whether two dimensions are provably equal."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left == right
+    return isinstance(simplify(left - right), int) and simplify(left - right) == 0
