@@ -44,6 +44,30 @@ def test_the_new_content_replaces_the_old_with_an_ordinary_mode(tmp_path: Path) 
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
 
 
+def test_where_links_are_forbidden_the_content_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", forbidden)
+    with replacing(tmp_path / "a") as out:
+        out.write(b"new" * 1000)
+    assert (tmp_path / "a").read_bytes() == b"new" * 1000
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.usefixtures("kind")
+def test_a_link_is_replaced_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "v1").write_bytes(b"old")
+    (tmp_path / "current").symlink_to("v1")
+    with replacing(tmp_path / "current") as out:
+        out.write(b"new")
+    assert (tmp_path / "v1").read_bytes() == b"old"
+    assert (tmp_path / "current").read_bytes() == b"new"
+    assert not (tmp_path / "current").is_symlink()
+
+
 @pytest.mark.usefixtures("kind")
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("mine"), MemoryError()])
 def test_any_failure_of_the_body_leaves_the_old_file_alone(

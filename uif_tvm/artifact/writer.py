@@ -39,6 +39,7 @@ from uif_tvm.target.spec import Requirement
 Array = np.ndarray[Any, Any]
 
 _LIBRARY, _REPORT = "lib.so", "report.json"
+_PIECE_BYTES = 1 << 20
 _NO_DIGEST = "0" * 64
 
 
@@ -205,9 +206,12 @@ class _Archive:
         hasher = blake3(max_threads=blake3.AUTO)
         crc = 0
         for chunk in chunks:
-            self._out.write(chunk)
-            crc = zlib.crc32(chunk, crc)
-            hasher.update(chunk)
+            # In pieces that stay in the cache for the second and third look at them.
+            for at in range(0, len(chunk), _PIECE_BYTES):
+                piece = memoryview(chunk)[at : at + _PIECE_BYTES]
+                self._out.write(piece)
+                crc = zlib.crc32(piece, crc)
+                hasher.update(piece)
         entry = zipstore.Entry(name, size, crc, start)
         self._out.rewrite(start, zipstore.local_header(entry))
         self._entries.append(entry)
