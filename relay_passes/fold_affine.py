@@ -19,7 +19,13 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.compiler.relax_util import bindings, constant_array, make_constant, op_name, static_shape
+from uif_tvm.compiler.relax_util import (
+    bindings,
+    constant_array,
+    make_constant,
+    op_name,
+    static_shape,
+)
 
 if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext
@@ -31,22 +37,34 @@ _CONVS = {"relax.nn.conv1d": 0, "relax.nn.conv2d": 0, "relax.nn.conv3d": 0}
 
 @mutator
 class _FoldAffine(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, mod: tvm.IRModule, uses: dict[Any, int]) -> None:
+    def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
-        self.uses = uses
+        self.uses = _use_counts(mod["main"])
+        self.values = {b.var: getattr(b, "value", None) for b in bindings(mod["main"])}
         self.fired: list[str] = []
 
     def visit_call_(self, call: Call) -> Any:
-        name = op_name(call)
-        used_once = [isinstance(a, relax.Var) and self.uses.get(a, 0) == 1 for a in call.args]
+        private = [self._private(arg) for arg in call.args]
         call = self.visit_expr_post_order(call)
-        if name == "relax.multiply":
+        if op_name(call) == "relax.multiply":
             for data, factor in ((0, 1), (1, 0)):
-                if used_once[data]:
+                if private[data]:
                     folded = self._scale(call.args[data], call.args[factor], call)
                     if folded is not None:
                         return folded
         return call
+
+    def _private(self, expr: Any) -> bool:
+        """Whether nobody else uses ``expr`` nor, where it is a sum, what it adds to.
+
+        A convolution with another user stays, and a scaled copy of it would cost a second one.
+        """
+        if not isinstance(expr, relax.Var) or self.uses.get(expr, 0) != 1:
+            return False
+        value = self.values.get(expr)
+        if not isinstance(value, Call) or op_name(value) != "relax.add":
+            return True
+        return all(self.uses[arg] == 1 for arg in value.args if isinstance(arg, relax.Var))
 
     def _scale(self, data: Any, factor: Any, call: Call) -> Any:
         value = constant_array(self._bound(factor))
@@ -79,14 +97,18 @@ class _FoldAffine(PyExprMutator):  # type: ignore[misc]
         if not layout.startswith("NC") or conv.attrs.kernel_layout[0] != "O":
             return None
         weight = constant_array(self._bound(conv.args[1]))
-        if weight is None:
+        # A wider result type would be scaled in that type; the weight cannot hold the product.
+        if weight is None or weight.dtype != factor.dtype:
             return None
         scale = per_channel(factor, weight.shape[0], len(layout))
         if scale is None:
             return None
         wide = weight.astype(np.float64) * scale.reshape((-1,) + (1,) * (weight.ndim - 1))
         return Call(
-            conv.op, [conv.args[0], make_constant(wide.astype(weight.dtype))], conv.attrs, conv.ty_args
+            conv.op,
+            [conv.args[0], make_constant(wide.astype(weight.dtype))],
+            conv.attrs,
+            conv.ty_args,
         )
 
     def _bound(self, expr: Any) -> Any:
@@ -117,7 +139,7 @@ class FoldAffine(GraphPass):
         """See the module text."""
         mod = _decompose_batch_norm(mod)
         while True:
-            fold = _FoldAffine(mod, _use_counts(mod["main"]))
+            fold = _FoldAffine(mod)
             main = fold.visit_expr(mod["main"])
             if not fold.fired:
                 return mod
@@ -134,9 +156,10 @@ class _DecomposeBatchNorm(PyExprMutator):  # type: ignore[misc]
         call = self.visit_expr_post_order(call)
         if op_name(call) != "relax.nn.batch_norm":
             return call
-        arrays = [constant_array(self._bound(arg)) for arg in call.args[1:]]
+        found = [constant_array(self._bound(arg)) for arg in call.args[1:]]
+        arrays = [array for array in found if array is not None]
         data, attrs = call.args[0], call.attrs
-        if any(array is None for array in arrays) or attrs.training:
+        if len(arrays) < len(found) or attrs.training:
             return call
         gamma, beta, mean, var = (array.astype(np.float64) for array in arrays)
         scale = (gamma if attrs.scale else 1.0) / np.sqrt(var + attrs.epsilon)

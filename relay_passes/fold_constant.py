@@ -15,8 +15,15 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.compiler.relax_util import constant_array, make_constant, op_name, static_shape
+from uif_tvm.compiler.relax_util import (
+    attributes,
+    constant_array,
+    make_constant,
+    op_name,
+    static_shape,
+)
 from uif_tvm.ops import REGISTRY
+from uif_tvm.runtime.tensors import numpy_dtype
 
 if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext
@@ -56,11 +63,13 @@ def _evaluate(call: Any, arrays: list[Any]) -> np.ndarray[Any, Any] | None:
     spec = REGISTRY.get(name.removeprefix("relax."))
     if spec is None or not arrays or any(array is None for array in arrays):
         return None
-    dtype = np.dtype(str(call.ty.dtype.dtype))
+    dtype = numpy_dtype(str(call.ty.dtype.dtype))
     if int(np.prod(shape)) * dtype.itemsize > max(ALWAYS, GROWTH * sum(a.nbytes for a in arrays)):
         return None
-    attrs = {name: getattr(call.attrs, name) for name in spec.attributes}
-    value = spec.evaluate(arrays, attrs)
+    try:
+        value = spec.evaluate(arrays, attributes(call))
+    except (ArithmeticError, TypeError, ValueError):
+        return None  # such as an integer to a negative power: run time decides what that means
     # A reference that promotes differently from Relax must not change the graph's types.
     return value if value.dtype == dtype and value.shape == shape else None
 

@@ -59,12 +59,16 @@ class FuseKernels(GraphPass):
         if not patterns:
             return mod
         mod = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
-        for var, func in list(mod.functions.items()):
-            if isinstance(func, tirx.PrimFunc) and any(
-                fnmatch.fnmatch(var.name_hint, pattern) for pattern in patterns
-            ):
-                mod[var] = func.with_attr("op_pattern", OPAQUE)
-                ctx.report.decide(self.name, var.name_hint, False, "fusion disabled on request")
+        kernels = {v.name_hint: v for v, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
+        alone = {pattern: fnmatch.filter(kernels, pattern) for pattern in patterns}
+        for name in sorted({name for names in alone.values() for name in names}):
+            mod[kernels[name]] = mod[name].with_attr("op_pattern", OPAQUE)
+            ctx.report.decide(self.name, name, False, "fusion disabled on request")
+        for pattern, names in alone.items():
+            if not names:
+                ctx.report.notes.append(
+                    f"disable_fusion: {pattern!r} matches no kernel of: {', '.join(sorted(kernels))}"
+                )
         return mod
 
 

@@ -44,7 +44,7 @@ class UifError(Exception):
         self.message = message
         self.stage = stage or self.default_stage
         if self.stage not in STAGES:
-            raise AssertionError(f"unknown stage {self.stage!r}")
+            raise AssertionError(f"stage {self.stage!r} is none of {', '.join(STAGES)}")
         self.code = code or self.default_code
         self.op = op
         self.target = target
@@ -59,6 +59,10 @@ class UifError(Exception):
         text = f"[{self.code}] {', '.join(where)}: {self.message}"
         return f"{text}\n  remedy: {self.hint}" if self.hint else text
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By state, not by calling the class again: process pools send errors home this way.
+        return _restored, (type(self), self.args, self.__dict__)
+
     def to_dict(self) -> dict[str, Any]:
         """The error as plain data, for ``--json`` output."""
         return {
@@ -69,6 +73,13 @@ class UifError(Exception):
             "message": self.message,
             "hint": self.hint,
         }
+
+
+def _restored(cls: type[UifError], args: tuple[Any, ...], state: dict[str, Any]) -> UifError:
+    """An error as it was before it was pickled."""
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class UsageError(UifError, ValueError):
@@ -100,7 +111,8 @@ class UnsupportedOp:
     def __str__(self) -> str:
         at = f" at {', '.join(self.locations[:3])}" if self.locations else ""
         more = f" and {len(self.locations) - 3} more" if len(self.locations) > 3 else ""
-        return f"{self.op} x{self.count}{at}{more}: {self.reason}"
+        text = f"{self.op} x{self.count}{at}{more}: {self.reason}"
+        return f"{text} ({self.hint})" if self.hint else text
 
 
 class UnsupportedError(UifError, NotImplementedError):

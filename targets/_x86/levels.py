@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from uif_tvm.schedules.x86 import PLANNER, RULES
+
 from uif_tvm.target.spec import (
     Machine,
     MemoryTier,

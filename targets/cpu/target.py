@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from uif_tvm.targets._x86.levels import KIB, LEVELS, MIB, build
+
 from uif_tvm.runtime.host import host
 from uif_tvm.target.spec import Machine, TargetSpec
-from uif_tvm.targets._x86.levels import KIB, LEVELS, MIB, build
 
 
 def create() -> TargetSpec:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from uif_tvm.target.spec import Machine, TargetSpec
 from uif_tvm.targets._x86.levels import GIB, KIB, MIB, V3, build
+
+from uif_tvm.target.spec import Machine, TargetSpec
 
 
 def create() -> TargetSpec:

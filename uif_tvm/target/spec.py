@@ -6,14 +6,18 @@ number or an object in here. A spec is complete or refused when it is built.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from uif_tvm.errors import TargetError
 
 if TYPE_CHECKING:
     from uif_tvm.target.schedule import KernelPlanner, ScheduleRule
+
+
+_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ class TargetSpec:
     verified: bool = True
 
     def __post_init__(self) -> None:
-        def refuse(what: str) -> None:
+        def refuse(what: str) -> NoReturn:
             raise TargetError(
                 f"manifest of target {self.id!r} is incomplete: {what}",
                 code="UIF-TARGET-BROKEN",
@@ -161,8 +165,10 @@ class TargetSpec:
                 hint="fill the field in the target's target.py",
             )
 
-        if not self.id or self.id != self.id.lower() or "_" in self.id or " " in self.id:
-            refuse(f"id must be lower case with hyphens, got {self.id!r}")
+        if not _ID.fullmatch(self.id):
+            refuse(f"id must be lower case letters, digits, hyphens, got {self.id!r}")
+        if not self.vendor or not self.description:
+            refuse("vendor and description must say who answers for it and what it is")
         if "kind" not in self.tvm_target:
             refuse("tvm_target has no 'kind'")
         if not self.memory:
@@ -173,8 +179,23 @@ class TargetSpec:
             refuse("roofline.gflops needs a positive peak per dtype")
         if self.roofline.source not in ("declared", "calibrated"):
             refuse(f"roofline.source must be declared or calibrated, got {self.roofline.source!r}")
-        if self.machine.vector_bytes <= 0 or self.machine.vector_registers <= 0:
-            refuse("machine.vector_bytes and vector_registers must be positive")
+        if self.roofline.gbps <= 0 or self.roofline.launch_us < 0:
+            refuse("roofline.gbps must be positive and launch_us not negative")
+        for item in fields(Machine):
+            # A chip may lack a third cache, but nothing else of these.
+            least = 0 if item.name == "l3_bytes" else 1
+            if getattr(self.machine, item.name) < least:
+                refuse(f"machine.{item.name} must be at least {least}")
+        for tier in self.memory:
+            if tier.bytes <= 0 or tier.gbps <= 0:
+                refuse(f"memory tier {tier.name!r} needs positive bytes and gbps")
+        if not self.requirement.arch:
+            refuse("requirement.arch must name the machine that runs the code")
+        if not callable(self.capability):
+            refuse("capability must be a function of (op, attrs, dtypes)")
+        names = [rule.name for rule in self.schedules]
+        if len(set(names)) != len(names):
+            refuse(f"schedules have equal names: {', '.join(names)}")
 
     @property
     def schedule_version(self) -> str:
@@ -183,12 +204,10 @@ class TargetSpec:
         return f"{rules};planner@{self.planner.version}" if self.planner else rules
 
 
-_BYTES = {"bool": 1, "bfloat16": 2, "float16": 2}
+_BITS = re.compile(r"[a-z]+([0-9]*)")
 
 
 def dtype_bytes(dtype: str) -> int:
-    """Bytes of one element (sub-byte types count as one byte)."""
-    if dtype in _BYTES:
-        return _BYTES[dtype]
-    digits = "".join(c for c in dtype.split("_")[0] if c.isdigit())
-    return max(1, int(digits or 8) // 8) if not dtype.startswith("float8") else 1
+    """Bytes of one element of a scalar type (sub-byte types and ``bool`` count as one byte)."""
+    match = _BITS.match(dtype)
+    return max(1, int(match[1]) // 8) if match and match[1] else 1
