@@ -31,6 +31,7 @@ from uif_tvm.schedules._common.parallel import (
     parallel_pays,
     vector_factor,
 )
+
 from uif_tvm.target.schedule import Scheduled
 from uif_tvm.target.spec import Machine, Refusal
 
@@ -141,9 +142,9 @@ def _spatial(sch: Schedule, facts: BlockFacts, body: Body, machine: Machine) -> 
     steps = _steps(extents, body, lanes)
     *outer, last = loops
     width = 1
-    if extents is not None and not body.branching and stride(body.store, _var(sch, facts.rv)) == 1:
-        width = vector_factor(extents[-1], lanes)
-    elif extents is not None and len(loops) == 1 and not body.branching:
+    if (
+        extents is not None and not body.branching and stride(body.store, _var(sch, facts.rv)) == 1
+    ) or (extents is not None and len(loops) == 1 and not body.branching):
         width = vector_factor(extents[-1], lanes)
     if width > 1:
         last, lane = sch.split(last, [None, width])

@@ -14,6 +14,7 @@ from uif_tvm.schedules.x86.depthwise import BlockedDepthwise
 from uif_tvm.schedules.x86.matmul import RULES as MATMUL_RULES
 from uif_tvm.schedules.x86.matmul_planner import plan_matmul
 from uif_tvm.schedules.x86.pool import BlockedPool
+from uif_tvm.schedules.x86.rows import RULES as ROW_RULES
 
 if TYPE_CHECKING:
     from uif_tvm.target.schedule import Conv2dPlan, Conv2dProblem, MatmulPlan, MatmulProblem
@@ -35,4 +36,11 @@ class Planner:
 
 
 PLANNER = Planner()
-RULES = (BlockedConv2d(), BlockedDepthwise(), BlockedPool(), *MATMUL_RULES, *GENERIC_RULES)
+RULES = (
+    BlockedConv2d(),
+    BlockedDepthwise(),
+    BlockedPool(),
+    *MATMUL_RULES,
+    *ROW_RULES,
+    *GENERIC_RULES,
+)

@@ -19,14 +19,18 @@ from uif_tvm.schedules._common.blocks import (
 )
 from uif_tvm.schedules._common.parallel import fuse_all, parallel_pays
 from uif_tvm.schedules._common.tails import peel_tails
+
 from uif_tvm.target.schedule import Scheduled
-from uif_tvm.target.spec import Machine, Refusal
+from uif_tvm.target.spec import Refusal
 
 if TYPE_CHECKING:
     from tvm.s_tir import Schedule
     from tvm.tirx import PrimFunc
 
     from uif_tvm.target.spec import TargetSpec
+
+#: Packed panels up to this many elements live on the stack (32 KiB of float32).
+_STACK_ELEMENTS = 8192
 
 
 class PackedMatmul:
@@ -76,6 +80,62 @@ class PackedMatmul:
         return Scheduled(peel_tails(sch.mod["main"]), f"register tile {mb}x{nb}, K {depth}")
 
 
+class BatchMatmul:
+    """``x [..., M, K]`` times ``y [..., K, N]``, both computed at run time, with its epilogue."""
+
+    name = "batch-matmul"
+    version = 1
+    kind = "hand-written"
+
+    def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:
+        """See the module text; a panel of ``y`` is packed just before its row tiles need it."""
+        if family_of(func) != "batch_matmul":
+            return Refusal("not-this-family", "no batched matmul in this kernel")
+        sch = open_schedule(func)
+        if isinstance(sch, Refusal):
+            return sch
+        anchor = find_anchor(sch, "batch_matmul")
+        if isinstance(anchor, Refusal):
+            return anchor
+        result = inline_epilogue(sch, anchor.rv)
+        if isinstance(result, Refusal):
+            return result
+        mb, nb = (int(extent) for extent in anchor.writes.shape[-2:])
+        lanes = target.machine.lanes(str(anchor.writes.dtype))
+        depth = _reduce_extent(sch, anchor.rv)
+        (pack,) = sch.get_producers(anchor.rv)
+
+        *batch, m, n = sch.get_loops(result)
+        row_tile, row_in = sch.split(m, [None, mb])
+        panel, column = sch.split(n, [None, nb])
+        sch.reorder(*batch, panel, row_tile, row_in, column)
+        tile_extents = static_extents(sch, [*batch, panel, row_tile])
+        # Batches and panels are independent and each packs its own operand: the parallel tasks.
+        task = fuse_all(sch, [*batch, panel])
+        steps = prod(tile_extents) * depth * mb * nb / lanes / 2 if tile_extents else None
+        if steps is None or parallel_pays(steps, target.machine.cores):
+            sch.parallel(task)
+        sch.compute_at(anchor.rv, row_tile, preserve_unit_loops=True)
+        if tile_extents is not None and tile_extents[-1] == 1:
+            # Each panel is used once: reading it in place is cheaper than packing it first.
+            sch.compute_inline(pack)
+        else:
+            _pack_panel(sch, pack, task, lanes, depth * nb)
+        register_tile(sch, anchor.rv, lanes)
+        store_tile(sch, row_in, column, lanes)
+        return Scheduled(peel_tails(sch.mod["main"]), f"register tile {mb}x{nb}, K {depth}")
+
+
+def _pack_panel(sch: Schedule, pack: Any, task: Any, lanes: int, elements: int) -> None:
+    """Copy one panel of the right-hand side into ``[K, nb]``, on the stack when it is small."""
+    sch.compute_at(pack, task, preserve_unit_loops=True)
+    *_, column = sch.get_loops(pack)
+    _, lane = sch.split(column, [None, lanes])
+    sch.vectorize(lane)
+    if elements <= _STACK_ELEMENTS:
+        sch.set_scope(pack, 0, "local")
+
+
 def register_tile(sch: Schedule, anchor: Any, lanes: int) -> None:
     """Accumulate ``[mb, nb]`` in registers: K outside, all of the tile unrolled inside."""
     *_, row_in, column, k = sch.get_loops(anchor)
@@ -107,4 +167,4 @@ def _reduce_extent(sch: Schedule, block: Any) -> int:
     return 1
 
 
-RULES = (PackedMatmul(),)
+RULES = (PackedMatmul(), BatchMatmul())

@@ -20,6 +20,7 @@ from blake3 import blake3
 from tvm import tirx
 
 from uif_tvm import __version__
+from uif_tvm.compiler import tir_pipeline
 from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
 from uif_tvm.compiler.select import select
 from uif_tvm.runtime.host import available_cores
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from uif_tvm.target.spec import TargetSpec
 
 #: Raised whenever the same PrimFunc and schedule would yield other object code.
-CODEGEN_VERSION = 1
+CODEGEN_VERSION = 2
 _READABLE = 48
 
 
@@ -112,7 +113,7 @@ class KernelCompiler:
     def object_code(self, func: tirx.PrimFunc, symbol: str) -> bytes:
         """Relocatable object with ``func`` under ``symbol``."""
         module = tvm.IRModule({symbol: func.with_attr("global_symbol", symbol)})
-        library = tirx.build(module, target=self._target)
+        library = tirx.build(module, target=self._target, pipeline=tir_pipeline.register())
         with tempfile.TemporaryDirectory(prefix="uif-") as folder:
             path = Path(folder) / "kernel.o"
             library.write_to_file(str(path))

@@ -37,7 +37,7 @@ def phases() -> tuple[Phase, ...]:
                 def apply(self, mod, ctx): return mod
             P.name = name
             return types.SimpleNamespace(PASS=P())
-    block_layout, common_subexpr, dead_code, fold_affine, fold_constant, fuse_kernels, legalize, lift_weights, pack_matmul, safe_indexing, view_reshape = map(_try, "block_layout common_subexpr dead_code fold_affine fold_constant fuse_kernels legalize lift_weights pack_matmul safe_indexing view_reshape".split())
+    block_layout, common_subexpr, dead_code, fold_affine, fold_constant, fuse_kernels, hoist_reshape, legalize, lift_weights, pack_matmul, safe_indexing, view_reshape = map(_try, "block_layout common_subexpr dead_code fold_affine fold_constant fuse_kernels hoist_reshape legalize lift_weights pack_matmul safe_indexing view_reshape".split())
 
     return (
         Phase("make-safe", ((0, safe_indexing.PASS),)),
@@ -48,6 +48,7 @@ def phases() -> tuple[Phase, ...]:
                 (1, dead_code.PASS),
                 (2, fold_affine.PASS),
                 (2, common_subexpr.PASS),
+                (2, hoist_reshape.PASS),
             ),
         ),
         Phase("layout", ((2, block_layout.PASS), (2, pack_matmul.PASS), (2, dead_code.PASS))),

@@ -208,15 +208,12 @@ def _broadcast(left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, ...]:
     """NumPy's rule for leading axes; a symbolic extent wins over 1."""
     short, long = sorted((list(left), list(right)), key=len)
     padded = [1] * (len(long) - len(short)) + short
-    return tuple(
-        b if _known(a) == 1 else a for a, b in zip(padded, long, strict=True)
-    )
+    return tuple(b if _known(a) == 1 else a for a, b in zip(padded, long, strict=True))
 
 
 def _select(batch: Sequence[Any], shape: Sequence[Any]) -> tuple[Any, ...]:
     """The part of a broadcast index that an operand of leading ``shape`` sees."""
     own = batch[len(batch) - len(shape) :]
     return tuple(
-        0 if _known(extent) == 1 else position
-        for position, extent in zip(own, shape, strict=True)
+        0 if _known(extent) == 1 else position for position, extent in zip(own, shape, strict=True)
     )

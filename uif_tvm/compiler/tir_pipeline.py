@@ -1,0 +1,70 @@
+"""TVM's lowering pipeline with buffers of scope ``local`` kept on the stack.
+
+A ``local`` buffer is a schedule's word for "registers, or failing that the stack": accumulators of
+a register tile, the partial sums of one row. TVM 0.27 turns each of them into a call of the
+workspace allocator inside the innermost parallel loop (only ``global`` buffers under one kilobyte
+are spared), which costs tens of nanoseconds per tile and keeps LLVM from promoting the buffer to
+registers. This pipeline marks them so that the code generator makes plain stack slots.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Pass this to ``tvm.tirx.build`` after :func:`register`.
+PIPELINE = "uif"
+
+#: Stack slots above this size would overflow the stacks of worker threads.
+MAX_STACK_BYTES = 128 << 10
+_KEEP = "disable_lower_builtin"
+
+
+def register() -> str:
+    """Make the pipeline known to TVM (once is enough) and return its name."""
+    from tvm.s_tir.pipeline import default_s_tir_pipeline
+    from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
+
+    def factory() -> Any:
+        pipeline, finish_host, finish_device = default_s_tir_pipeline()
+
+        def finish() -> Any:
+            from tvm import ir
+
+            return ir.transform.Sequential([keep_locals(), finish_host()])
+
+        return pipeline, finish, finish_device
+
+    if PIPELINE not in PIPELINE_MAP:
+        register_tir_pipeline(PIPELINE, factory)
+    return PIPELINE
+
+
+def keep_locals() -> Any:
+    """The pass: ``alloc_buffer(scope="local")`` becomes a stack slot."""
+    import tvm_ffi
+    from tvm import tirx
+
+    def mark(alloc: Any) -> Any:
+        buffer = alloc.buffer
+        if buffer.scope() != "local" or _bytes(buffer) > MAX_STACK_BYTES:
+            return alloc
+        keep = {**dict(alloc.annotations), _KEEP: tirx.IntImm("int32", 1)}
+        return tirx.AllocBuffer(buffer, keep)
+
+    @tirx.transform.prim_func_pass(opt_level=0, name="uif.KeepLocals")
+    def run(func: Any, _mod: Any, _ctx: Any) -> Any:
+        return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.AllocBuffer, mark)]))
+
+    return run
+
+
+def _bytes(buffer: Any) -> float:
+    """Size of ``buffer``; infinite when an extent is symbolic."""
+    from tvm import tirx
+    from tvm.runtime import DataType
+
+    element = DataType(str(buffer.dtype))
+    total = element.bits * element.lanes / 8
+    for extent in buffer.shape:
+        total *= int(extent) if isinstance(extent, tirx.IntImm) else float("inf")
+    return total
