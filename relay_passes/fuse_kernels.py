@@ -66,9 +66,8 @@ class FuseKernels(GraphPass):
             ctx.report.decide(self.name, name, False, "fusion disabled on request")
         for pattern, names in alone.items():
             if not names:
-                ctx.report.notes.append(
-                    f"disable_fusion: {pattern!r} matches no kernel of: {', '.join(sorted(kernels))}"
-                )
+                known = ", ".join(sorted(kernels))
+                ctx.report.notes.append(f"disable_fusion: {pattern!r} matches no kernel of {known}")
         return mod
 
 

@@ -1,4 +1,4 @@
-"""The x86-64 micro-architecture levels (x86-64 psABI, section 3.1.1) and the specs built on them."""
+"""The x86-64 micro-architecture levels (psABI, section 3.1.1) and the specs built on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cpu: the machine this runs on, as found at import. Falls back to scalar-safe numbers elsewhere."""
+"""cpu: the machine this runs on, as found at import."""
 
 from __future__ import annotations
 
