@@ -24,11 +24,11 @@ import tvm
 from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from uif_tvm.relay_passes import block_conv, block_ops
 
 from uif_tvm.compiler.graph_pass import GraphPass
 from uif_tvm.compiler.relax_util import constant_array, make_constant, op_name, static_shape
 from uif_tvm.kernels import layout
-from uif_tvm.relay_passes import block_conv, block_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
         self._kernels: dict[Any, Any] = {}
         self._rules: dict[str, tuple[int, Callable[[Rewriter, Call], Any]]] = {
             **{op: (2, rule) for op, rule in block_conv.RULES.items()},
-            **{op: (2, block_ops.elementwise) for op in block_ops.ELEMENTWISE},
+            **dict.fromkeys(block_ops.ELEMENTWISE, (2, block_ops.elementwise)),
             **{op: (3, rule) for op, rule in block_ops.RULES.items()},
         }
 

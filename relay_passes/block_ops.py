@@ -7,6 +7,7 @@ blocked already: a region starts at a convolution.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,38 @@ from tvm.ir import Call
 
 from uif_tvm.compiler.relax_util import make_constant, op_name, static_shape
 from uif_tvm.kernels import pool
-from uif_tvm.kernels.layout import Window, blocks
+from uif_tvm.kernels.layout import Window
 
 if TYPE_CHECKING:
     from uif_tvm.relay_passes.block_layout import Blocked, Rewriter
 
-_UNARY = """abs negative exp log sqrt rsqrt square tanh sigmoid erf sin cos floor ceil round sign
-clip nn.relu nn.gelu nn.gelu_tanh nn.silu nn.leakyrelu nn.softplus nn.relu6""".split()
-_BINARY = "add subtract multiply divide maximum minimum power".split()
+_UNARY = [
+    "abs",
+    "negative",
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "square",
+    "tanh",
+    "sigmoid",
+    "erf",
+    "sin",
+    "cos",
+    "floor",
+    "ceil",
+    "round",
+    "sign",
+    "clip",
+    "nn.relu",
+    "nn.gelu",
+    "nn.gelu_tanh",
+    "nn.silu",
+    "nn.leakyrelu",
+    "nn.softplus",
+    "nn.relu6",
+]
+_BINARY = ["add", "subtract", "multiply", "divide", "maximum", "minimum", "power"]
 ELEMENTWISE = tuple(f"relax.{name}" for name in (*_UNARY, *_BINARY))
 
 
@@ -238,7 +263,7 @@ def split(rewriter: Rewriter, call: Call) -> Any:
     parts = rewriter.emit(relax.op.split(data.var, [b // width for b in bounds], axis=1))
     fields = []
     edges = [0, *bounds, channels]
-    for index, (start, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for index, (start, end) in enumerate(pairwise(edges)):
         part = rewriter.emit(relax.TupleGetItem(parts, index))
         shape = (data.shape[0], end - start, *data.shape[2:])
         fields.append(rewriter.emit(rewriter.to_plain(part, shape)))

@@ -10,21 +10,22 @@ Per parallel task (a band of output rows x some weight blocks):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from uif_tvm.kernels.conv import CHANNELS_ATTR, CONV2D
-from uif_tvm.kernels.layout import Window
 from uif_tvm.schedules.x86 import conv2d_tir as tir
 from uif_tvm.schedules.x86.conv2d_fused import FusedKernel, read_fused, shape_of
 from uif_tvm.schedules.x86.conv2d_tile import (
     ConvTask,
     Grid,
-    Tiles,
+    Tiling,
     choose_task,
-    row_cycles,
-    widest_tile,
+    plan_tiling,
+    plane_cycles,
 )
+
+from uif_tvm.kernels.conv import CHANNELS_ATTR, CONV2D
+from uif_tvm.kernels.layout import Window
 from uif_tvm.target.schedule import Scheduled
 from uif_tvm.target.spec import Refusal, dtype_bytes
 
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 #: Reduction steps that the innermost loop body holds: more only costs compile time.
 UNROLL = 4
-#: Taps of a plain (unblocked) input row that the innermost body holds.
-UNROLL_TAPS = 8
+#: Reduction steps between a weight's prefetch and its use: a memory access takes about that long.
+PREFETCH_STEPS = 32
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ class ConvNest:
         vectors: output vectors per weight block.
         out_blocks: output blocks (vectors) of one group.
         groups: convolution groups.
-        flat: the plane is one long row of pixels.
-        tiles: tiles of one row (of the plane when flat).
-        task: rows (tiles when flat) and weight blocks per parallel task.
+        tiling: register tiles of the output plane.
+        task: units of the tiling and weight blocks per parallel task.
+        far_weights: the weights do not stay in the second-level cache, so fetch them early.
     """
 
     kernel: FusedKernel
@@ -65,9 +66,9 @@ class ConvNest:
     vectors: int
     out_blocks: int
     groups: int
-    flat: bool
-    tiles: Tiles
+    tiling: Tiling
     task: ConvTask
+    far_weights: bool
 
     @property
     def data(self) -> Any:
@@ -117,6 +118,18 @@ class ConvNest:
             return 0
         return (columns - 1) * self.window.strides[1] + self.window.reach(1)
 
+    @property
+    def detail(self) -> str:
+        """Short description for reports."""
+        unit, column = self.tiling.units.size, self.tiling.columns.size
+        pixels = f"{unit}" if self.tiling.flat else f"{unit}x{column}"
+        return (
+            f"tile {pixels} pixels x {self.vectors * self.lanes} channels, task "
+            f"{self.task.units} units x {self.task.blocks} weight blocks, "
+            f"{'parallel' if self.task.parallel else 'serial'}, "
+            f"{'padded copy' if self.padded_width else 'in place'}"
+        )
+
 
 class BlockedConv2d:
     """Hand-written rule for the ``conv2d_blocked`` family."""
@@ -133,15 +146,7 @@ class BlockedConv2d:
         nest = plan_nest(kernel, target.machine)
         if isinstance(nest, Refusal):
             return nest
-        sizes = sorted(set(nest.tiles.sizes()), reverse=True)
-        detail = (
-            f"tile {'/'.join(map(str, sizes))}x{nest.vectors * nest.lanes}, "
-            f"task {nest.task.rows} {'tiles' if nest.flat else 'rows'} x "
-            f"{nest.task.blocks} weight blocks, "
-            f"{'parallel' if nest.task.parallel else 'serial'}, "
-            f"{'padded copy' if nest.padded_width else 'in place'}"
-        )
-        return Scheduled(tir.finish(func, emit(nest)), detail)
+        return Scheduled(tir.finish(func, emit(nest)), nest.detail)
 
 
 def plan_nest(kernel: FusedKernel, machine: Machine) -> ConvNest | Refusal:
@@ -161,35 +166,35 @@ def plan_nest(kernel: FusedKernel, machine: Machine) -> ConvNest | Refusal:
     in_channels, out_channels, groups = (int(v) for v in kernel.anchor.annotations[CHANNELS_ATTR])
     vectors = weight_shape[5] // lanes
     per_group, out_blocks = in_channels // groups, -(-(out_channels // groups) // lanes)
-    flat = _flattens(kernel, window)
-    rows, length = (1, out[2] * out[3]) if flat else (out[2], out[3])
-    tiles = Tiles.split(length, widest_tile(vectors, machine))
+    tiling = plan_tiling((out[2], out[3]), _flattens(kernel, window), vectors, machine)
     steps = per_group * window.kernel[0] * window.kernel[1]
-    cycles = row_cycles(length, vectors, steps, machine)
-    unplanned = ConvTask(1, 1, False, 0.0)
+    block_bytes = steps * vectors * machine.vector_bytes
     nest = ConvNest(
-        kernel, window, per_group, weight_shape[4], lanes, vectors, out_blocks, groups, flat,
-        tiles, unplanned,
-    )  # fmt: skip
-    padded_row = nest.padded_width * nest.in_blocks * nest.in_block * dtype_bytes(dtype)
+        kernel=kernel,
+        window=window,
+        per_group=per_group,
+        in_block=weight_shape[4],
+        lanes=lanes,
+        vectors=vectors,
+        out_blocks=out_blocks,
+        groups=groups,
+        tiling=tiling,
+        task=ConvTask(1, 1, False, 0.0),
+        far_weights=block_bytes * weight_shape[0] > machine.l2_bytes // 2,
+    )
+    cycles = plane_cycles(tiling, vectors, steps, machine.vector_bytes)
     grid = Grid(
         batch=out[0],
         groups=groups,
-        rows=tiles.count if flat else rows,
+        units=tiling.units.count,
         blocks=nest.weight_blocks,
-        piece_cycles=cycles / tiles.count if flat else cycles,
-        block_bytes=steps * vectors * machine.vector_bytes,
-        row_stride=window.strides[0],
-        reach=window.reach(0),
-        row_bytes=padded_row,
+        piece_cycles=cycles / tiling.units.count,
+        block_bytes=block_bytes,
+        unit_rows=tiling.units.size * window.strides[0],
+        reach=window.reach(0) + (tiling.units.size - 1) * window.strides[0],
+        row_bytes=nest.padded_width * nest.in_blocks * nest.in_block * dtype_bytes(dtype),
     )
-    return _replace_task(nest, choose_task(grid, machine))
-
-
-def _replace_task(nest: ConvNest, task: ConvTask) -> ConvNest:
-    from dataclasses import replace
-
-    return replace(nest, task=task)
+    return replace(nest, task=choose_task(grid, machine))
 
 
 def _flattens(kernel: FusedKernel, window: Window) -> bool:
@@ -199,7 +204,7 @@ def _flattens(kernel: FusedKernel, window: Window) -> bool:
     plane = shape_of(kernel.raw)[2:4]
     others = [p for p in kernel.func.params if not any(p.same_as(b) for b in kernel.inputs)]
     return all(
-        len(p.shape) == 5 and shape_of(p)[2:4] in (plane, (1, 1)) or shape_of(p) == ()
+        (len(p.shape) == 5 and shape_of(p)[2:4] in (plane, (1, 1))) or shape_of(p) == ()
         for p in others
     )
 
@@ -207,8 +212,7 @@ def _flattens(kernel: FusedKernel, window: Window) -> bool:
 def emit(nest: ConvNest) -> Any:
     """The whole loop nest."""
     batch = shape_of(nest.data)[0]
-    rows = nest.tiles.count if nest.flat else nest.out_plane[0]
-    bands = -(-rows // nest.task.rows)
+    bands = -(-nest.tiling.units.count // nest.task.units)
     chunks = -(-nest.weight_blocks // nest.task.blocks)
     total = batch * nest.groups * chunks * bands
 
@@ -217,43 +221,46 @@ def emit(nest: ConvNest) -> Any:
         chunk = index // bands % chunks
         group = index // (bands * chunks) % nest.groups
         image = index // (bands * chunks * nest.groups)
-        return _task(nest, image, group, chunk, band, rows)
+        return _task(nest, image, group, chunk, band)
 
     return tir.loop("task", total, task, "PARALLEL" if nest.task.parallel else "SERIAL")
 
 
-def _task(nest: ConvNest, image: Any, group: Any, chunk: Any, band: Any, rows: int) -> Any:
-    """One band of rows (tiles when flat) x one chunk of weight blocks."""
-    first_row = band * nest.task.rows
-    height = _part(rows, nest.task.rows, first_row)
+def _task(nest: ConvNest, image: Any, group: Any, chunk: Any, band: Any) -> Any:
+    """One band of units x one chunk of weight blocks."""
+    units = nest.tiling.units
+    first_unit = band * nest.task.units
     first_block = chunk * nest.task.blocks
     # The pixels of a flattened plane all lie in row 0.
-    source, prepare = _input(nest, image, group, tir.i64(0) if nest.flat else first_row)
+    first_row = tir.i64(0) if nest.tiling.flat else units.start(first_unit)
+    source, prepare = _input(nest, image, group, first_row)
 
-    def rows_of(block: Any, vectors: int) -> Any:
-        def row(step: Any) -> Any:
-            place = _Place(nest, image, group, block, vectors, source)
-            if nest.flat:
-                return _flat_tile(place, first_row + step)
-            return _row_tiles(place, first_row + step, step)
+    def units_of(block: Any, vectors: int) -> Any:
+        place = _Place(nest, image, group, block, vectors, source, first_row)
 
-        return tir.loop("row", height, row)
+        def unit(step: Any) -> Any:
+            index = first_unit + step
+            wide = _unit(place, units.start(index), units.size)
+            if units.wide == units.count:
+                return wide
+            return tir.branch(
+                index < units.wide, wide, _unit(place, units.start(index), units.size - 1)
+            )
 
-    full = nest.out_blocks // nest.vectors
-    tail = nest.out_blocks % nest.vectors
-    if not tail:
-        count = _part(full, nest.task.blocks, first_block)
-        body = tir.loop("block", count, lambda b: rows_of(first_block + b, nest.vectors))
-    else:
+        return tir.loop("unit", _part(units.count, nest.task.units, first_unit), unit)
 
-        def either(b: Any) -> Any:
-            block = first_block + b
-            if full == 0:
-                return rows_of(block, tail)
-            return tir.branch(block < full, rows_of(block, nest.vectors), rows_of(block, tail))
+    full, tail = divmod(nest.out_blocks, nest.vectors)
 
-        body = tir.loop("block", _part(full + 1, nest.task.blocks, first_block), either)
-    return tir.seq(*prepare, body)
+    def block(step: Any) -> Any:
+        index = first_block + step
+        if full == 0:
+            return units_of(index, tail)
+        if tail == 0:
+            return units_of(index, nest.vectors)
+        return tir.branch(index < full, units_of(index, nest.vectors), units_of(index, tail))
+
+    count = _part(nest.weight_blocks, nest.task.blocks, first_block)
+    return tir.seq(*prepare, tir.loop("block", count, block))
 
 
 def _part(total: int, size: int, first: Any) -> Any:
@@ -267,7 +274,7 @@ def _part(total: int, size: int, first: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a tile is: indices common to all its pixels, and where inputs come from."""
+    """Where tiles are: what their pixels have in common, and where inputs come from."""
 
     nest: ConvNest
     image: Any
@@ -275,6 +282,7 @@ class _Place:
     block: Any
     vectors: int
     source: Any
+    first_row: Any
 
 
 def _input(nest: ConvNest, image: Any, group: Any, first_row: Any) -> tuple[Any, list[Any]]:
@@ -297,7 +305,7 @@ def _input(nest: ConvNest, image: Any, group: Any, first_row: Any) -> tuple[Any,
             return tir.read(data, image, channel, y, x, lane)
 
         return in_place, []
-    band_rows = (nest.task.rows - 1) * stride_y + window.reach(0)
+    band_rows = (nest.task.units * nest.tiling.units.size - 1) * stride_y + window.reach(0)
     shape = (nest.in_blocks, band_rows, padded_width, nest.in_block)
     buffer = tir.workspace("padded", shape, nest.dtype)
 
@@ -351,65 +359,67 @@ def _copy_band(
     return tir.loop("c", shape[0], lambda c: tir.loop("y", shape[1], lambda y: line(c, y)))
 
 
-def _row_tiles(place: _Place, row: Any, step: Any) -> Any:
-    """All tiles of one output row."""
-    tiles = place.nest.tiles
-    narrow, first = tiles.count - tiles.wide, tiles.wide * tiles.size
+def _unit(place: _Place, start: Any, size: int) -> Any:
+    """One unit: ``size`` pixels of a flat plane, or all tiles of ``size`` rows."""
+    tiling = place.nest.tiling
+    if tiling.flat:
+        return _tile(place, [(tir.i64(0), start + i) for i in range(size)])
+    columns = tiling.columns
 
-    def at(start: Any, size: int) -> Any:
-        return _tile(place, step, start, size, lambda i: (row, start + i))
+    def at(column: Any, width: int) -> Any:
+        return _tile(place, [(start + r, column + c) for r in range(size) for c in range(width)])
 
+    narrow, first = columns.count - columns.wide, columns.wide * columns.size
     return tir.seq(
-        tir.loop("tile", tiles.wide, lambda t: at(t * tiles.size, tiles.size)),
-        tir.loop("tile", narrow, lambda t: at(t * (tiles.size - 1) + first, tiles.size - 1)),
+        tir.loop("tile", columns.wide, lambda t: at(t * columns.size, columns.size)),
+        tir.loop("tile", narrow, lambda t: at(t * (columns.size - 1) + first, columns.size - 1)),
     )
 
 
-def _flat_tile(place: _Place, tile: Any) -> Any:
-    """Tile number ``tile`` of a flattened plane: its pixels are columns of row 0."""
-    tiles = place.nest.tiles
+def _tile(place: _Place, pixels: list[tuple[Any, Any]]) -> Any:
+    """One register tile: clear, accumulate, write through the epilogue.
 
-    def at(start: Any, size: int) -> Any:
-        return _tile(place, tir.i64(0), start, size, lambda i: (tir.i64(0), start + i))
-
-    wide = at(tile * tiles.size, tiles.size)
-    if tiles.wide == tiles.count:
-        return wide
-    narrow = at(tile * (tiles.size - 1) + tiles.wide, tiles.size - 1)
-    return tir.branch(tile < tiles.wide, wide, narrow)
-
-
-def _tile(place: _Place, step: Any, start: Any, size: int, pixel: Any) -> Any:
-    """One register tile: clear, accumulate, write through the epilogue."""
-    from tvm import tirx
-
+    Args:
+        place: see :class:`_Place`.
+        pixels: output row and column of each pixel.
+    """
     nest, lanes, vectors = place.nest, place.nest.lanes, place.vectors
-    acc = tir.registers("acc", size * vectors, lanes, nest.dtype)
-    slots = [tir.lanes_from(slot * lanes, lanes) for slot in range(size * vectors)]
-    clear = [tir.write(acc, tir.splat(tirx.const(0, nest.dtype), lanes), slot) for slot in slots]
+    acc = tir.Registers("acc", len(pixels) * vectors, lanes, nest.dtype)
     weight_block = place.group * nest.weight_blocks + place.block
+
+    def weight(block: Any, p: Any, q: Any, lane: Any, at: Any) -> Any:
+        return tir.read(nest.weight, weight_block, block, p, q, lane, at)
 
     def multiply(block: Any, p: Any, q: Any, lane: Any) -> list[Any]:
         """One reduction step: every pixel's input times every weight vector."""
         out = []
-        for i in range(size):
-            value = tir.splat(place.source(block, step, p, start + i, q, lane), lanes)
+        if nest.far_weights:
+            ahead = lane + PREFETCH_STEPS
+            out += [tir.prefetch(weight(block, p, q, ahead, v * lanes)) for v in range(vectors)]
+        for i, (row, column) in enumerate(pixels):
+            value = tir.splat(place.source(block, row - place.first_row, p, column, q, lane), lanes)
             for v in range(vectors):
-                at = tir.lanes_from(v * lanes, lanes)
-                factor = tir.read(nest.weight, weight_block, block, p, q, lane, at)
-                slot = slots[i * vectors + v]
-                out.append(tir.write(acc, tir.read(acc, slot) + value * factor, slot))
+                factor = weight(block, p, q, lane, tir.lanes_from(v * lanes, lanes))
+                slot = i * vectors + v
+                out.append(acc.write(slot, acc.read(slot) + value * factor))
         return out
 
-    def result(i: Any, v: Any) -> Any:
-        channel = (place.group * nest.out_blocks + place.block * nest.vectors) + v
-        at = [place.image, channel, *pixel(i)]
-        return tir.store_result(nest.kernel, acc, i * vectors + v, at, lanes)
+    def where(row: Any, column: Any, v: Any) -> list[Any]:
+        channel = place.group * nest.out_blocks + place.block * nest.vectors + v
+        return [place.image, channel, row, column]
 
-    store = tir.loop(
-        "i", size, lambda i: tir.loop("v", vectors, lambda v: result(i, v), "UNROLLED"), "UNROLLED"
-    )
-    return tir.seq(tir.alloc(acc), *clear, _reduce(nest, multiply), store)
+    fetch = [
+        tir.prefetch(tir.read(operand, *where(row, column, v), 0))
+        for operand in nest.kernel.full_operands()
+        for row, column in pixels
+        for v in range(vectors)
+    ]
+    store = [
+        acc.store(i * vectors + v, nest.kernel, where(row, column, v))
+        for i, (row, column) in enumerate(pixels)
+        for v in range(vectors)
+    ]
+    return tir.seq(*acc.alloc(), *acc.fill(0.0), *fetch, _reduce(nest, multiply), *store)
 
 
 def _reduce(nest: ConvNest, multiply: Any) -> Any:
@@ -417,18 +427,14 @@ def _reduce(nest: ConvNest, multiply: Any) -> Any:
     taps_y, taps_x = nest.window.kernel
     full, rest = divmod(nest.per_group, nest.in_block)
     if nest.in_block == 1:
-        # A plain input: the taps of a row are the innermost steps.
-        return tir.loop(
-            "c",
-            full,
-            lambda c: tir.loop(
-                "p",
-                taps_y,
-                lambda p: _chunked(
-                    "q", taps_x, UNROLL_TAPS, lambda q: multiply(c, p, q, tir.i64(0))
-                ),
-            ),
-        )
+        # Taps of one row share inputs between pixels; rows and channels do not. Were the columns
+        # innermost, the code generator would keep shared inputs and spill accumulators for them.
+        def column(q: Any) -> Any:
+            return tir.loop(
+                "c", full, lambda c: tir.loop("p", taps_y, lambda p: _step(multiply, c, p, q))
+            )
+
+        return tir.loop("q", taps_x, column)
 
     def block(c: Any, lanes: int) -> Any:
         def tap(p: Any, q: Any) -> Any:
@@ -440,6 +446,10 @@ def _reduce(nest: ConvNest, multiply: Any) -> Any:
         tir.loop("c", full, lambda c: block(c, nest.in_block)),
         block(tir.i64(full), rest) if rest else None,
     )
+
+
+def _step(multiply: Any, c: Any, p: Any, q: Any) -> Any:
+    return tir.seq(*multiply(c, p, q, tir.i64(0)))
 
 
 def _chunked(name: str, extent: int, unroll: int, steps: Any) -> Any:

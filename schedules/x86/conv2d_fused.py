@@ -53,6 +53,16 @@ class FusedKernel:
         """Element-wise blocks around the anchor."""
         return len(self.chain)
 
+    def full_operands(self) -> list[Any]:
+        """Parameters of the result's shape that the epilogue reads, residuals mostly."""
+        skip = (*self.inputs, self.result)
+        return [
+            param
+            for param in self.func.params
+            if not any(_same(param, buffer) for buffer in skip)
+            and shape_of(param) == shape_of(self.raw)
+        ]
+
     def epilogue(self, indices: list[Any], anchor_value: Any) -> Any:
         """The result at ``indices``, given the anchor's value there."""
         from tvm import tirx
@@ -228,7 +238,7 @@ def rebuild(expr: Any, bound: dict[Any, Any], load: Load) -> Any:
             return tvm.ir.Call(node.op, arguments, node.attrs, node.ty_args, ret_ty=node.ty)
         if hasattr(node, "a") and hasattr(node, "b"):
             return type(node)(visit(node.a), visit(node.b))
-        if isinstance(node, tvm.ir.Constant) or isinstance(node, (tirx.IntImm, tirx.FloatImm)):
+        if isinstance(node, tvm.ir.Constant):
             return node
         raise UnreadableError(f"expression {type(node).__name__} in the epilogue")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from uif_tvm.target.schedule import Conv2dProblem
 from uif_tvm.target.spec import Machine
@@ -39,6 +40,17 @@ class Tiles:
         """All tile widths in order."""
         return [self.size] * self.wide + [self.size - 1] * (self.count - self.wide)
 
+    def start(self, index: Any) -> Any:
+        """First pixel of tile ``index``, an expression when ``index`` is one."""
+        from tvm import tirx
+
+        if self.wide == self.count:
+            return index * self.size
+        if isinstance(index, int):
+            return index * self.size - max(0, index - self.wide)
+        late = tirx.max(index - self.wide, tirx.IntImm("int64", 0))
+        return index * self.size - late
+
     @staticmethod
     def split(length: int, at_most: int) -> Tiles:
         """The fewest tiles of at most ``at_most`` pixels, as equal as can be."""
@@ -48,10 +60,26 @@ class Tiles:
 
 
 @dataclass(frozen=True)
-class ConvTask:
-    """How one convolution is cut: ``rows`` x ``blocks`` weight blocks per parallel task."""
+class Tiling:
+    """How an output plane is cut into register tiles.
 
-    rows: int
+    Args:
+        flat: rows follow each other without a gap, so the plane is one long row of pixels.
+        units: what is shared out: groups of rows, or tiles of the flat plane.
+        columns: tiles of one row; one tile as wide as the row when a unit has several rows, and
+            when flat.
+    """
+
+    flat: bool
+    units: Tiles
+    columns: Tiles
+
+
+@dataclass(frozen=True)
+class ConvTask:
+    """How one convolution is cut: ``units`` x ``blocks`` weight blocks per parallel task."""
+
+    units: int
     blocks: int
     parallel: bool
     cycles: float
@@ -60,6 +88,15 @@ class ConvTask:
 def widest_tile(vectors: int, machine: Machine) -> int:
     """Pixels per tile: accumulators, the weight vectors and one broadcast fill the registers."""
     return (machine.vector_registers - 1 - vectors) // vectors
+
+
+def plan_tiling(plane: tuple[int, int], flat: bool, vectors: int, machine: Machine) -> Tiling:
+    """Tiles as large as registers allow; narrow planes take several rows per tile."""
+    rows, columns = plane
+    widest = widest_tile(vectors, machine)
+    if flat:
+        return Tiling(True, Tiles.split(rows * columns, widest), Tiles(1, 1, 1))
+    return Tiling(False, Tiles.split(rows, max(1, widest // columns)), Tiles.split(columns, widest))
 
 
 def step_cycles(tile: int, vectors: int, vector_bytes: int) -> float:
@@ -73,14 +110,14 @@ def step_cycles(tile: int, vectors: int, vector_bytes: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def row_cycles(length: int, vectors: int, steps: int, machine: Machine) -> float:
-    """Cycles for ``length`` pixels x ``vectors`` output vectors x ``steps`` reduction steps."""
-    if vectors == 0:
-        return 0.0
+def plane_cycles(tiling: Tiling, vectors: int, steps: int, vector_bytes: int) -> float:
+    """Cycles for the whole plane x ``vectors`` output vectors x ``steps`` reduction steps."""
     total = 0.0
-    for tile in Tiles.split(length, widest_tile(vectors, machine)).sizes():
-        total += step_cycles(tile, vectors, machine.vector_bytes) * steps
-        total += tile * vectors * STORE_CYCLES
+    for unit in tiling.units.sizes():
+        for column in tiling.columns.sizes():
+            tile = unit * column
+            total += step_cycles(tile, vectors, vector_bytes) * steps
+            total += tile * vectors * STORE_CYCLES
     return total
 
 
@@ -93,15 +130,18 @@ def best_vectors(problem: Conv2dProblem, machine: Machine) -> int:
     """Output vectors per weight block that make the whole convolution cheapest."""
     lanes = machine.lanes(problem.dtype)
     per_group = -(-(problem.out_channels // problem.groups) // lanes)
-    pixels = problem.out_height * problem.out_width
-    rows, length = (1, pixels) if flattens(problem) else (problem.out_height, problem.out_width)
+    plane = problem.out_height, problem.out_width
     steps = problem.in_channels // problem.groups * problem.kernel[0] * problem.kernel[1]
+
+    def cycles(vectors: int, pieces: int) -> float:
+        if pieces == 0:
+            return 0.0
+        tiling = plan_tiling(plane, flattens(problem), vectors, machine)
+        return plane_cycles(tiling, pieces, steps, machine.vector_bytes)
 
     def cost(vectors: int) -> tuple[float, int]:
         full, tail = divmod(per_group, vectors)
-        cycles = full * row_cycles(length, vectors, steps, machine)
-        cycles += row_cycles(length, tail, steps, machine) if tail else 0.0
-        return rows * cycles, vectors
+        return full * cycles(vectors, vectors) + cycles(vectors, tail), vectors
 
     allowed = [
         vectors
@@ -113,37 +153,37 @@ def best_vectors(problem: Conv2dProblem, machine: Machine) -> int:
 
 @dataclass(frozen=True)
 class Grid:
-    """What there is to share out: ``batch x groups x rows x blocks`` pieces of equal work.
+    """What there is to share out: ``batch x groups x units x blocks`` pieces of equal work.
 
     Args:
-        rows: output rows, or tiles of a flattened plane.
+        units: groups of output rows, or tiles of a flattened plane.
         blocks: weight blocks of one group.
-        piece_cycles: cycles of one row x one block.
+        piece_cycles: cycles of one unit x one block.
         block_bytes: bytes of one weight block.
-        row_stride, reach: input rows from one output row to the next, and under one output row.
+        unit_rows, reach: input rows from one unit to the next, and under one output row.
         row_bytes: bytes of one padded input row that a task copies; 0 when it copies none.
     """
 
     batch: int
     groups: int
-    rows: int
+    units: int
     blocks: int
     piece_cycles: float
     block_bytes: int
-    row_stride: int = 1
+    unit_rows: int = 1
     reach: int = 1
     row_bytes: int = 0
 
 
 def choose_task(grid: Grid, machine: Machine) -> ConvTask:
-    """Cut rows and weight blocks into tasks that balance the cores and fit their caches."""
+    """Cut units and weight blocks into tasks that balance the cores and fit their caches."""
 
-    def candidate(rows: int, blocks: int) -> ConvTask:
-        bands, chunks = -(-grid.rows // rows), -(-grid.blocks // blocks)
+    def candidate(units: int, blocks: int) -> ConvTask:
+        bands, chunks = -(-grid.units // units), -(-grid.blocks // blocks)
         tasks = grid.batch * grid.groups * bands * chunks
-        copied = ((rows - 1) * grid.row_stride + grid.reach) * grid.row_bytes
+        copied = ((units - 1) * grid.unit_rows + grid.reach) * grid.row_bytes
         weights = blocks * grid.block_bytes
-        cycles = rows * blocks * grid.piece_cycles + copied / COPY_BYTES
+        cycles = units * blocks * grid.piece_cycles + copied / COPY_BYTES
         # Weights that do not stay in L2 from one task to the next come from afar again.
         if weights > machine.l2_bytes // 2:
             cycles += weights / FAR_BYTES
@@ -151,10 +191,10 @@ def choose_task(grid: Grid, machine: Machine) -> ConvTask:
             cycles += copied * blocks / FAR_BYTES
         serial = tasks * cycles
         spread = -(-tasks // machine.cores) * cycles + LAUNCH_CYCLES
-        return ConvTask(rows, blocks, spread < serial, min(serial, spread))
+        return ConvTask(units, blocks, spread < serial, min(serial, spread))
 
-    options = [candidate(r, b) for r in _cuts(grid.rows) for b in _cuts(grid.blocks)]
-    return min(options, key=lambda task: (task.cycles, -task.rows * task.blocks))
+    options = [candidate(u, b) for u in _cuts(grid.units) for b in _cuts(grid.blocks)]
+    return min(options, key=lambda task: (task.cycles, -task.units * task.blocks))
 
 
 def _cuts(length: int) -> list[int]:

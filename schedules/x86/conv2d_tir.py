@@ -82,14 +82,63 @@ def write(buffer: Any, value: Any, *indices: Any) -> Any:
     return tirx.BufferStore(buffer, value, [i64(i) if isinstance(i, int) else i for i in indices])
 
 
-def registers(name: str, count: int, lanes: int, dtype: str) -> Any:
-    """A buffer of ``count`` vectors that the code generator keeps in registers.
-
-    That holds as long as every access has a constant index once loops are unrolled.
-    """
+def prefetch(load: Any) -> Any:
+    """Ask for the cache line that ``load`` (a buffer read) would touch; never faults."""
     from tvm import tirx
 
-    return tirx.decl_buffer([i64(count * lanes)], dtype, name=name, scope="local")
+    # llvm.prefetch(address, read, keep in all cache levels, data cache)
+    flags = [tirx.const(flag, "int32") for flag in (0, 3, 1)]
+    return tirx.Evaluate(
+        tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(load), *flags)
+    )
+
+
+class Registers:
+    """Vectors that the code generator keeps in registers.
+
+    Each is a buffer of its own, small enough for TVM to leave on the stack, where LLVM dissolves
+    it. One buffer for all would be taken from the heap, and anything that may touch memory (a
+    prefetch, say) would force the accumulators out of their registers.
+    """
+
+    def __init__(self, name: str, count: int, lanes: int, dtype: str) -> None:
+        self.lanes = lanes
+        self.buffers = [workspace(name, (lanes,), dtype) for _ in range(count)]
+
+    def alloc(self) -> list[Any]:
+        """Statements that allocate all of them."""
+        return [alloc(buffer) for buffer in self.buffers]
+
+    def read(self, slot: int) -> Any:
+        """Vector number ``slot``."""
+        return read(self.buffers[slot], lanes_from(0, self.lanes))
+
+    def write(self, slot: int, value: Any) -> Any:
+        """Set vector number ``slot``."""
+        return write(self.buffers[slot], value, lanes_from(0, self.lanes))
+
+    def fill(self, value: float) -> list[Any]:
+        """Set every lane of every vector."""
+        from tvm import tirx
+
+        splatted = splat(tirx.const(value, str(self.buffers[0].dtype)), self.lanes)
+        return [self.write(slot, splatted) for slot in range(len(self.buffers))]
+
+    def store(self, slot: int, kernel: Any, at: list[Any]) -> Any:
+        """``result[at, lane] = epilogue(vector[lane])`` for all lanes at once.
+
+        Args:
+            slot: which vector.
+            kernel: the :class:`~schedules.x86.conv2d_fused.FusedKernel`.
+            at: indices of the result, all but the lane.
+        """
+
+        def lane_body(lane: Any) -> Any:
+            value = read(self.buffers[slot], lane)
+            indices = [i64(i) if isinstance(i, int) else i for i in (*at, lane)]
+            return write(kernel.result, kernel.epilogue(indices, value), *indices)
+
+        return loop("lane", self.lanes, lane_body, "VECTORIZED")
 
 
 def workspace(name: str, shape: tuple[int, ...], dtype: str) -> Any:
@@ -109,21 +158,3 @@ def alloc(buffer: Any) -> Any:
 def finish(func: Any, body: Any) -> Any:
     """``func`` with ``body`` as its new, completely scheduled body."""
     return func.with_body(body)
-
-
-def store_result(kernel: Any, acc: Any, slot: Any, at: list[Any], lanes: int) -> Any:
-    """``result[at, lane] = epilogue(acc[slot*lanes + lane])`` for all lanes, as one vector.
-
-    Args:
-        kernel: the :class:`~schedules.x86.conv2d_fused.FusedKernel`.
-        acc: buffer of accumulators (see :func:`registers`).
-        slot: which of its vectors.
-        at: indices of the result, all but the lane.
-    """
-
-    def lane_body(lane: Any) -> Any:
-        value = read(acc, slot * lanes + lane)
-        indices = [i64(i) if isinstance(i, int) else i for i in (*at, lane)]
-        return write(kernel.result, kernel.epilogue(indices, value), *indices)
-
-    return loop("lane", lanes, lane_body, "VECTORIZED")

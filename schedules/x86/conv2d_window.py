@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from uif_tvm.kernels.layout import Window
 from uif_tvm.schedules.x86 import conv2d_tir as tir
 from uif_tvm.schedules.x86.conv2d_fused import FusedKernel, shape_of
 from uif_tvm.schedules.x86.conv2d_tile import LAUNCH_CYCLES, Tiles
+
+from uif_tvm.kernels.layout import Window
 
 if TYPE_CHECKING:
     from uif_tvm.target.spec import Machine
@@ -153,29 +154,23 @@ def _tile(
     nest: WindowNest, where: tuple[Any, Any, Any], start: Any, size: int, known: int | None
 ) -> Any:
     """One register tile of ``size`` pixels; ``known`` is its first column when taps may be out."""
-    from tvm import tirx
-
     image, channel, row = where
     data, lanes, window = nest.kernel.inputs[0], nest.lanes, nest.window
     dtype = str(data.dtype)
     partials = PARTIALS if size == 1 and nest.merge and window.kernel[1] >= PARTIALS else 1
-    acc = tir.registers("acc", size * partials, lanes, dtype)
+    acc = tir.Registers("acc", size * partials, lanes, dtype)
     lane = tir.lanes_from(0, lanes)
-    start_value = tir.splat(tirx.const(nest.initial, dtype), lanes)
-
-    def slot(index: int) -> Any:
-        return tir.lanes_from(index * lanes, lanes)
 
     def tap(p: Any, q: Any, static_q: int | None, part: int) -> list[Any]:
         steps = []
         for i in range(size):
-            if known is not None and static_q is not None:
-                if not _column_valid(nest, known + i, static_q):
-                    continue
+            static = known is not None and static_q is not None
+            if static and not _column_valid(nest, known + i, static_q):
+                continue
             y, x = window.rows(row, p), window.columns(start + i, q)
             value = tir.read(data, image, channel, y, x, lane)
-            at = slot(i * partials + part)
-            steps.append(tir.write(acc, nest.combine(tir.read(acc, at), value, channel, p, q), at))
+            slot = i * partials + part
+            steps.append(acc.write(slot, nest.combine(acc.read(slot), value, channel, p, q)))
         return steps
 
     def taps_of(p: Any) -> Any:
@@ -183,20 +178,16 @@ def _tile(
 
     low, high = _row_bounds(nest, row)
     body = tir.loop("p", high - low, lambda p: taps_of(low + p))
-    clear = [tir.write(acc, start_value, slot(index)) for index in range(size * partials)]
     merged = []
-    for part in range(1, partials):
-        total = nest.merge(tir.read(acc, slot(0)), tir.read(acc, slot(part)))
-        merged.append(tir.write(acc, total, slot(0)))
-    store = tir.loop(
-        "i",
-        size,
-        lambda i: tir.store_result(
-            nest.kernel, acc, i * partials, [image, channel, row, start + i], lanes
-        ),
-        "UNROLLED",
-    )
-    return tir.seq(tir.alloc(acc), *clear, body, *merged, store)
+    if nest.merge:
+        for i in range(size):
+            for part in range(1, partials):
+                total = nest.merge(acc.read(i * partials), acc.read(i * partials + part))
+                merged.append(acc.write(i * partials, total))
+    store = [
+        acc.store(i * partials, nest.kernel, [image, channel, row, start + i]) for i in range(size)
+    ]
+    return tir.seq(*acc.alloc(), *acc.fill(nest.initial), body, *merged, *store)
 
 
 def _taps(nest: WindowNest, p: Any, tap: Any, partials: int, edge: bool) -> Any:

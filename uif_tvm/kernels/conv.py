@@ -46,7 +46,7 @@ def conv2d(
     out_block: int,
     dtype: str = "float32",
 ) -> tvm.tirx.PrimFunc:
-    """``out[n,o,y,x] = sum_{i,p,q} data[n, g(o) + i, y*sh - t + p*dh, x*sw - l + q*dw] * w[o,i,p,q]``.
+    """``out[n,o,y,x] = sum_{i,p,q} data[n, g(o)+i, y*sh-t+p*dh, x*sw-l+q*dw] * w[o,i,p,q]``.
 
     Args:
         data: shape of the input, blocked (5 extents) or plain (4).
