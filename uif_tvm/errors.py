@@ -78,6 +78,7 @@ class UifError(Exception):
 def _restored(cls: type[UifError], args: tuple[Any, ...], state: dict[str, Any]) -> UifError:
     """An error as it was before it was pickled."""
     error = cls.__new__(cls, *args)
+    error.args = args  # OSError forgets them
     error.__dict__.update(state)
     return error
 

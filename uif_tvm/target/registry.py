@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -33,7 +34,33 @@ class TargetEntry:
 
 @cache
 def list_targets() -> tuple[TargetEntry, ...]:
-    """Every target there is, built-in ones first, broken ones included; scanned once."""
+    """Every target there is, built-in ones first, broken ones included; scanned once.
+
+    Raises:
+        TargetError: asked by a target's ``create`` while the scan is under way.
+    """
+    if _scan.running:
+        raise TargetError(
+            "a target looks up another one while targets are still being discovered",
+            code="UIF-TARGET-BROKEN",
+            target="(none)",
+            hint="import the other target's module and call its create()",
+        )
+    _scan.running = True
+    try:
+        return _discover()
+    finally:
+        _scan.running = False
+
+
+class _Scan(threading.local):
+    running = False
+
+
+_scan = _Scan()
+
+
+def _discover() -> tuple[TargetEntry, ...]:
     entries: dict[str, TargetEntry] = {}
     for name, origin, factory in _sources():
         entry = _load(name, origin, factory)
