@@ -25,8 +25,8 @@ TREES = st.dictionaries(NAMES, st.binary(max_size=200), min_size=1, max_size=6)
 TWO = [("a.json", b"{}"), ("b/c.bin", b"x" * 100)]
 
 
-def code_of(data: bytes) -> str:
-    with pytest.raises(ArtifactError) as caught:
+def code_of(data: bytes, reason: str = ".") -> str:
+    with pytest.raises(ArtifactError, match=reason) as caught:
         read_directory(memoryview(data))
     assert caught.value.hint
     return caught.value.code.removeprefix("UIF-ARTIFACT-")
@@ -153,29 +153,29 @@ def _patch_row(data: bytes, offset: int, value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("offset", "value", "code"),
+    ("offset", "value", "code", "reason"),
     [
-        (8, b"\1\0", "COMPRESSED"),  # encrypted
-        (10, b"\10\0", "COMPRESSED"),  # deflate
-        (20, struct.pack("<I", 99), "STRUCTURE"),  # packed size
-        (20, struct.pack("<2I", 99, 99), "STRUCTURE"),  # both sizes, shorter than the truth
-        (20, struct.pack("<2I", 101, 101), "STRUCTURE"),  # longer
-        (20, struct.pack("<2I", 2**31, 2**31), "STRUCTURE"),  # far longer than the file
-        (20, b"\xff" * 8, "STRUCTURE"),  # Zip64 without its record
-        (42, struct.pack("<I", 0), "STRUCTURE"),  # overlaps the first member
-        (42, struct.pack("<I", 2**31), "STRUCTURE"),  # outside
-        (16, b"\0\0\0\0", "STRUCTURE"),  # CRC unlike the local header's
-        (4, b"\0", "STRUCTURE"),  # version
-        (12, b"\1", "STRUCTURE"),  # time
-        (34, b"\1", "STRUCTURE"),  # disk number
-        (36, b"\1", "STRUCTURE"),  # "text" attribute
-        (28, struct.pack("<H", 0xFFFF), "STRUCTURE"),  # name longer than the directory
-        (30, struct.pack("<H", 0xFFFF), "STRUCTURE"),  # extra field longer than the directory
-        (32, struct.pack("<H", 9), "STRUCTURE"),  # comment
+        (8, b"\1\0", "COMPRESSED", "encrypted"),
+        (10, b"\10\0", "COMPRESSED", "compressed"),
+        (20, struct.pack("<I", 99), "STRUCTURE", "two sizes, 99 and 100"),
+        (20, struct.pack("<2I", 99, 99), "STRUCTURE", "headers of member .* disagree"),
+        (20, struct.pack("<2I", 101, 101), "STRUCTURE", "reaches beyond"),
+        (20, struct.pack("<2I", 2**31, 2**31), "STRUCTURE", "reaches beyond"),
+        (20, b"\xff" * 8, "STRUCTURE", "reaches beyond"),  # Zip64 without its record
+        (42, struct.pack("<I", 0), "STRUCTURE", "overlaps"),
+        (42, struct.pack("<I", 2**31), "STRUCTURE", "reaches beyond"),
+        (16, b"\0\0\0\0", "STRUCTURE", "disagree"),  # CRC unlike the local header's
+        (4, b"\0", "STRUCTURE", "not laid out"),  # version
+        (12, b"\1", "STRUCTURE", "not laid out"),  # time
+        (34, b"\1", "STRUCTURE", "not laid out"),  # disk number
+        (36, b"\1", "STRUCTURE", "not laid out"),  # "text" attribute
+        (28, struct.pack("<H", 0xFFFF), "STRUCTURE", "not laid out"),  # name too long
+        (30, struct.pack("<H", 0xFFFF), "STRUCTURE", "not laid out"),  # extra field too long
+        (32, struct.pack("<H", 9), "STRUCTURE", "not laid out"),  # comment
     ],
 )
-def test_lying_directories_are_refused(offset: int, value: bytes, code: str) -> None:
-    assert code_of(_patch_row(forge(TWO), offset, value)) == code
+def test_lying_directories_are_refused(offset: int, value: bytes, code: str, reason: str) -> None:
+    assert code_of(_patch_row(forge(TWO), offset, value), reason) == code
 
 
 def test_junk_before_between_and_after_is_refused() -> None:
@@ -188,11 +188,33 @@ def test_junk_before_between_and_after_is_refused() -> None:
     assert code_of(data + data) == "STRUCTURE"
 
 
+def test_a_gap_behind_a_sound_header_is_refused() -> None:
+    """The row points 64 bytes past the header, where an equal one would be padded equally."""
+    entries, digest = read_directory(memoryview(forge(TWO)))
+    body = forge(TWO)[: entries[1].end] + b"x" * ALIGNMENT
+    entries[1] = Entry("b/c.bin", 100, entries[1].crc, entries[1].start + ALIGNMENT)
+    rows = b"".join(map(zipstore.central_header, entries))
+    assert len(body) == entries[1].end
+    assert code_of(body + rows + zipstore.end_records(2, len(body), len(rows), digest)) == (
+        "STRUCTURE"
+    )
+
+
 def test_hidden_content_of_the_padding_is_refused() -> None:
     data = bytearray(forge(TWO))
     entries, _ = read_directory(memoryview(bytes(data)))
     data[entries[0].data - 1] = 1
     assert code_of(bytes(data)) == "STRUCTURE"
+
+
+def test_junk_that_the_end_record_knows_of_is_refused() -> None:
+    entries, digest = read_directory(memoryview(forge(TWO)))
+    body = forge(TWO)[: entries[1].end]
+    rows = b"".join(map(zipstore.central_header, entries))
+    for junk in (b"x", b"junk" * 50):
+        start = len(body) + len(junk)
+        whole = body + junk + rows + zipstore.end_records(2, start, len(rows), digest)
+        assert code_of(whole, f"{len(junk)} bytes lie between") == "STRUCTURE"
 
 
 def test_counts_that_lie_are_refused() -> None:
@@ -202,7 +224,8 @@ def test_counts_that_lie_are_refused() -> None:
         n = struct.pack("<2H", count, count)
         assert code_of(data[: end + 8] + n + data[end + 12 :]) == "STRUCTURE"
     many = struct.pack("<2H", 60_000, 60_000)
-    assert code_of(data[: end + 8] + many + data[end + 12 :]) == "STRUCTURE"
+    whole = data[: end + 8] + many + data[end + 12 :]
+    assert code_of(whole, "60000 members are more than") == "STRUCTURE"
 
 
 @pytest.mark.parametrize("size", [2**32 - 1, 2**40, 2**63, 2**64 - 999])

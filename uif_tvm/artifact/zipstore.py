@@ -184,10 +184,11 @@ def _parse_rows(directory: bytes, count: int, limit: int) -> list[Entry]:
         start = next(numbers, start) if start == _FULL32 else start
         if packed != size:
             _refuse("STRUCTURE", f"member {name!r} has two sizes, {packed} and {size} bytes")
-        if start + size > limit:
+        entry = Entry(name, size, crc, start)
+        if entry.end > limit:
             _refuse("STRUCTURE", f"member {name!r} ({size} bytes) reaches beyond the file's data")
         names.add(name)
-        entries.append(Entry(name, size, crc, start))
+        entries.append(entry)
     return entries
 
 
