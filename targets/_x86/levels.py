@@ -43,7 +43,7 @@ LEVELS = (V4, V3, BASELINE)
 def capability(op: str, attrs: Mapping[str, Any], dtypes: tuple[str, ...]) -> Refusal | None:
     """Any op whose element types the code generator stores; 4- and 6-bit floats are refused."""
     for dtype in dtypes:
-        if dtype.startswith(("float4", "float6")):
+        if dtype.startswith(("float4_", "float6_")):
             return Refusal("dtype", f"{op} on {dtype}: no x86 instruction loads packed {dtype}")
     return None
 
