@@ -16,8 +16,8 @@ import pytest
 
 from tests.artifact.forge import make_payload, write_sample
 from uif_tvm.artifact import library as module
-from uif_tvm.artifact import load_library, materialise_library, open_artifact
-from uif_tvm.errors import ArtifactError, ArtifactIOError
+from uif_tvm.artifact import materialise_library, open_artifact
+from uif_tvm.errors import ArtifactIOError
 
 X = np.array([1, 2, 3, 4], np.float32)
 W = np.array([10, 20, 30, 40], np.float32)
@@ -59,6 +59,16 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "folder":
         monkeypatch.delattr(os, "memfd_create", raising=False)
     return str(request.param)
+
+
+def load_library(data: bytes) -> Any:
+    """TVM's module for a library's bytes."""
+    # Registers the readers that the library's embedded modules need.
+    import tvm  # noqa: F401
+    import tvm_ffi
+
+    with materialise_library(data) as path:
+        return tvm_ffi.get_global_func("ffi.Module.load_from_file.so")(path, "so")
 
 
 def call(library: Any, weight: Any = W) -> np.ndarray:
@@ -126,14 +136,6 @@ def test_an_engine_runs_on_the_mapped_weights(libraries: dict[str, bytes], tmp_p
     gc.collect()
     out = machine[section.entry](tvm.runtime.tensor(X), tvm.runtime.convert(tensors))
     assert np.array_equal(out.numpy(), X + W)
-
-
-@pytest.mark.usefixtures("way", "temp_folder")
-@pytest.mark.parametrize("data", [b"", b"\x7fELF", b"not a library" * 99, bytes(5000)])
-def test_what_is_no_library(data: bytes) -> None:
-    with pytest.raises(ArtifactError, match="does not load") as caught:
-        load_library(data)
-    assert caught.value.code == "UIF-ARTIFACT-LIBRARY"
 
 
 def test_paths_hold_the_bytes_and_never_repeat(way: str) -> None:

@@ -6,13 +6,14 @@
     with open_artifact("m.uif") as artifact:
         section = artifact.select()
         weights = [artifact.weight(name) for name in section.weights]
-        module = load_library(artifact.library(section))
+        with materialise_library(artifact.library(section)) as path:
+            ...  # load it
 
 Layout, schema and the reasons for them: see ``zipstore``, ``manifest`` and ``tensors``.
 """
 
 from uif_tvm.artifact.describe import describe
-from uif_tvm.artifact.library import load_library, materialise_library
+from uif_tvm.artifact.library import materialise_library
 from uif_tvm.artifact.manifest import SCHEMA, Manifest, Member, Section, Versions
 from uif_tvm.artifact.reader import Artifact, open_artifact
 from uif_tvm.artifact.writer import (
@@ -33,7 +34,6 @@ __all__ = [
     "add_target",
     "describe",
     "installed_versions",
-    "load_library",
     "materialise_library",
     "open_artifact",
     "write_artifact",

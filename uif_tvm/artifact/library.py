@@ -1,12 +1,12 @@
-"""Hand a library that exists only in memory to the system's loader, leaving nothing on disk.
+"""Give a library that exists only in memory a path for the loader, leaving nothing on disk.
 
 The loader wants a file name. On Linux an anonymous memory file has one, ``/proc/self/fd/N``: it
 vanishes with the process, however that ends. Two traps:
 
 - The loader takes two libraries of the same *name* for one and returns the first. Descriptor
   numbers are reused, so each call spells the name differently, with redundant slashes and dots.
-- TVM's ``load_module`` picks its reader by the suffix of the *resolved* path, and there is none;
-  its reader for shared libraries is called directly.
+- TVM's ``load_module`` picks its reader by the suffix of the *resolved* path, and there is none:
+  call the reader for shared libraries itself, ``ffi.Module.load_from_file.so``.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
-from uif_tvm.errors import ArtifactError, ArtifactIOError
+from uif_tvm.errors import ArtifactIOError
 
 _serial = itertools.count(1)
-_LOADER = "ffi.Module.load_from_file.so"
 
 
 @contextmanager
 def materialise_library(data: bytes) -> Iterator[str]:
     """A path under which ``data`` can be loaded while the body runs, never twice the same.
 
-    Where there are no memory files, a private folder is used and removed.
+    Load only what :meth:`Artifact.library` gave: a damaged library can kill the process, and a
+    foreign one can do anything. What is loaded stays loaded after the body. Where there are no
+    memory files, a private folder is used and removed.
 
     Raises:
         ArtifactIOError: there is no room for the copy.
@@ -49,32 +49,6 @@ def materialise_library(data: bytes) -> Iterator[str]:
         except OSError as error:
             raise _no_room(error) from error
         yield path
-
-
-def load_library(data: bytes) -> Any:
-    """Load a verified native library; returns TVM's module, which unloads it when it dies.
-
-    Args:
-        data: from :meth:`Artifact.library`. Never anything unverified: a damaged library can
-            kill the process, and a foreign one can do anything.
-
-    Raises:
-        ArtifactError: the loader refuses it.
-    """
-    # Both register the readers that the library's embedded modules need.
-    import tvm  # noqa: F401
-    import tvm_ffi
-
-    load = tvm_ffi.get_global_func(_LOADER)
-    with materialise_library(data) as path:
-        try:
-            return load(path, "so")
-        except Exception as error:
-            raise ArtifactError(
-                f"the native library does not load: {error}",
-                code="UIF-ARTIFACT-LIBRARY",
-                hint="export the model again on this system; its code may need another libc or TVM",
-            ) from error
 
 
 def _memory_file(data: bytes) -> int | None:
