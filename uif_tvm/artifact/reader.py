@@ -149,7 +149,7 @@ class Artifact:
         """
         tensor = self._weights().get(name)
         if tensor is None:
-            _refuse("WEIGHTS", f"there is no weight {name!r:.200}")
+            _absent("WEIGHTS", f"weight {name!r:.200}", "Section.weights")
         start = self._entries[WEIGHTS].data + tensor.offset
         raw = self._mapped()[start : start + tensor.nbytes]
         return raw.view(tensor.dtype).reshape(tensor.shape)
@@ -173,7 +173,7 @@ class Artifact:
             ArtifactError: the section has none of that name.
         """
         if name not in section.extras:
-            _refuse("MEMBER", f"target {section.target!r} has no member {name!r:.200}")
+            _absent("MEMBER", f"extra {name!r:.200}", f"Section.extras of {section.target!r}")
         return self._copy(section.extras[name])
 
     def _read_manifest(self, entries: list[zipstore.Entry]) -> Manifest:
@@ -234,6 +234,14 @@ class Artifact:
 
     def _view(self) -> memoryview:
         return self._mapped().data
+
+
+def _absent(code: str, what: str, where: str) -> NoReturn:
+    raise ArtifactError(
+        f"the file has no {what}",
+        code=f"UIF-ARTIFACT-{code}",
+        hint=f"ask for one that is listed in {where}",
+    )
 
 
 def _refuse(code: str, reason: str) -> NoReturn:
