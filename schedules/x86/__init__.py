@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from uif_tvm.schedules._common import RULES as GENERIC_RULES
 from uif_tvm.schedules.x86.conv2d import BlockedConv2d
+from uif_tvm.schedules.x86.conv2d_layout import LayoutChange
 from uif_tvm.schedules.x86.conv_planner import plan_conv2d
 from uif_tvm.schedules.x86.depthwise import BlockedDepthwise
 from uif_tvm.schedules.x86.matmul import RULES as MATMUL_RULES
