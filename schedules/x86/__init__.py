@@ -41,6 +41,7 @@ RULES = (
     BlockedConv2d(),
     BlockedDepthwise(),
     BlockedPool(),
+    LayoutChange(),
     *MATMUL_RULES,
     *ROW_RULES,
     *GENERIC_RULES,
