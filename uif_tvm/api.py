@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uif_tvm import __version__
-from uif_tvm.errors import UsageError
+from uif_tvm.errors import HostFallbackWarning, UsageError
 
 if TYPE_CHECKING:
     from uif_tvm.artifact import TargetPayload
@@ -122,7 +123,7 @@ def export(
         check_request(context)
     tell = progress or (lambda phase, done, total: None)
     tell("import", 0, 1)
-    imported = import_model(model, dummy_input)
+    imported = import_model(model, dummy_input, host_fallback=fallback_mode == "host")
     tell("import", 1, 1)
     compiled = [_compile(imported, context, tell) for context in contexts]
     if verify:
@@ -137,6 +138,7 @@ def export(
         output_path, model=model_name(model), signature=imported.signature, targets=compiled
     )
     tell("write", 1, 1)
+    _warn_of_host(contexts[0])
     return ExportResult(Path(output_path), {built.target: dict(built.report) for built in compiled})
 
 
@@ -166,6 +168,19 @@ def load(
     from uif_tvm.runtime.engine import Engine
 
     return Engine(open_artifact(path), target, threads)
+
+
+def _warn_of_host(context: CompileContext) -> None:
+    """Fallback is never silent."""
+    found = [item for item in context.report.placements if item.where == "host"]
+    if found:
+        listed = ", ".join(f"{item.op} x{item.count}" for item in found)
+        warnings.warn(
+            f"these operators run on the host, slowly: {listed}; "
+            "fallback_mode='error' refuses them instead",
+            HostFallbackWarning,
+            stacklevel=3,
+        )
 
 
 def _compile(imported: ImportedModel, context: CompileContext, tell: Progress) -> TargetPayload:

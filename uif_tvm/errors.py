@@ -187,3 +187,7 @@ class RunError(UifError, RuntimeError):
 
     default_code = "UIF-RUN-FAILED"
     default_stage = "run"
+
+
+class HostFallbackWarning(UserWarning):
+    """Operators of an exported model run on the host; said once per export, counted in stats."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from uif_tvm import __version__
 from uif_tvm.compiler import tir_pipeline
 from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
 from uif_tvm.compiler.select import select
+from uif_tvm.errors import EnvironmentFault
 from uif_tvm.runtime.host import available_cores
 from uif_tvm.target.spec import dtype_bytes
 
@@ -114,10 +116,29 @@ class KernelCompiler:
         """Relocatable object with ``func`` under ``symbol``."""
         module = tvm.IRModule({symbol: func.with_attr("global_symbol", symbol)})
         library = tirx.build(module, target=self._target, pipeline=tir_pipeline.register())
-        with tempfile.TemporaryDirectory(prefix="uif-") as folder:
-            path = Path(folder) / "kernel.o"
+        with temporary_folder() as folder:
+            path = folder / "kernel.o"
             library.write_to_file(str(path))
             return path.read_bytes()
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder for the files that TVM and the linker exchange, gone afterwards.
+
+    Raises:
+        EnvironmentFault: the disk does not take them.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="uif-") as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"temporary files cannot be written: {error.strerror or error}",
+            stage="compile",
+            code="UIF-ENV-TEMP",
+            hint="free disk space, or set TMPDIR to a writable folder",
+        ) from error
 
 
 def estimate_flops(func: tirx.PrimFunc) -> float:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,12 +15,13 @@ from tvm.ir import Call, GlobalVar
 from tvm.relax import _ffi_api as relax_ffi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from uif_tvm.compiler.codegen import KernelCompiler, buffer_bytes, kernel_key
+from uif_tvm.compiler.codegen import KernelCompiler, buffer_bytes, kernel_key, temporary_folder
 from uif_tvm.compiler.graph_pass import PassDriver
 from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
 from uif_tvm.compiler.pipeline import passes_for, phases
 from uif_tvm.compiler.relax_util import bindings, calls, op_name
 from uif_tvm.compiler.report import KernelChoice
+from uif_tvm.compiler.storage import hoist_storage
 from uif_tvm.errors import CompileError, EnvironmentFault
 from uif_tvm.relay_passes.fuse_kernels import MEMBERS_ATTR
 from uif_tvm.relay_passes.lift_weights import WEIGHTS_ATTR
@@ -142,6 +142,7 @@ def _compile_kernels(
                 cached=cached,
             )
         )
+    ctx.report.kernels += _host_kernels(mod)
     final = {}
     for key, (kernel, _) in compiled.items():
         final[key] = GlobalVar(kernel.symbol)
@@ -154,6 +155,26 @@ def _compile_kernels(
     return tvm.IRModule(functions), [kernel for kernel, _ in compiled.values()]
 
 
+def _host_kernels(mod: tvm.IRModule) -> list[KernelChoice]:
+    """One entry per kind of operator that is called back on the host."""
+    sources: dict[str, list[str]] = defaultdict(list)
+    for var, call in calls(mod):
+        if op_name(call) == "relax.call_dps_packed":
+            sources[str(call.args[1].fields[0].value)].append(var.name)
+    return [
+        KernelChoice(
+            kernel=f"host:{op}",
+            ops=(op,),
+            sources=tuple(found),
+            rule="host-fallback",
+            kind="host",
+            detail="reference evaluation on the host",
+            calls=len(found),
+        )
+        for op, found in sources.items()
+    ]
+
+
 def _lower_main(mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
     """Relax with kernel calls -> Relax with explicit storage, ready for code generation."""
     transform = relax.transform
@@ -164,7 +185,7 @@ def _lower_main(mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
     ]
     if ctx.level >= 2:
         passes.append(transform.StaticPlanBlockMemory())
-    passes += [
+    late = [
         transform.LowerAllocTensor(),
         transform.KillAfterLastUse(),
         transform.LowerRuntimeBuiltin(),
@@ -173,7 +194,8 @@ def _lower_main(mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
         transform.AttachGlobalSymbol(),
     ]
     with tvm.target.Target(dict(ctx.target.tvm_target)):
-        return tvm.transform.Sequential(passes)(mod)
+        mod = hoist_storage(tvm.transform.Sequential(passes)(mod))
+        return tvm.transform.Sequential(late)(mod)
 
 
 def _planned_bytes(mod: tvm.IRModule, weights: list[np.ndarray[Any, Any]]) -> dict[str, int]:
@@ -201,16 +223,16 @@ def _link(mod: tvm.IRModule, ctx: CompileContext, kernels: list[CompiledKernel])
         if isinstance(func, tirx.PrimFunc) and var.name_hint not in done
     }
     library = tirx.build(tvm.IRModule(helpers), target=target) if helpers else None
-    with tempfile.TemporaryDirectory(prefix="uif-link-") as folder:
+    with temporary_folder() as folder:
         objects = []
         for kernel in kernels:
-            path = Path(folder) / f"{kernel.symbol}.o"
+            path = folder / f"{kernel.symbol}.o"
             path.write_bytes(kernel.code)
             objects.append(tvm.runtime.load_static_library(str(path), [kernel.symbol]))
         executable = relax.vm_build.VMExecutable(
             relax_ffi.VMLink(builder, target, library, objects, {})
         )
-        out = Path(folder) / "lib.so"
+        out = folder / "lib.so"
         try:
             executable.export_library(str(out))
         except Exception as error:
@@ -219,7 +241,10 @@ def _link(mod: tvm.IRModule, ctx: CompileContext, kernels: list[CompiledKernel])
 
 
 def _link_error(error: Exception, ctx: CompileContext) -> Exception:
-    if isinstance(error, FileNotFoundError) or "No such file" in str(error):
+    from tvm.support import cc
+
+    compiler = cc.get_cc()
+    if compiler is None or shutil.which(compiler) is None:
         return EnvironmentFault(
             f"linking needs a C++ compiler, and none was found: {error}",
             stage="compile",

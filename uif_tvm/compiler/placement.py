@@ -94,7 +94,7 @@ def _subject(name: str, call: Any) -> str:
     if name == _KERNEL_CALL:
         return str(call.args[0].name_hint)
     if name == _HOST_CALL:
-        return str(getattr(call.args[0], "global_symbol", call.args[0]))
+        return str(call.args[1].fields[0].value)
     return name.removeprefix("relax.")
 
 

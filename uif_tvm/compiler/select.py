@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from uif_tvm.errors import CompileError
+from uif_tvm.errors import CompileError, UifError
 from uif_tvm.target.schedule import Scheduled
 from uif_tvm.target.spec import Refusal
 
@@ -62,6 +62,8 @@ def select(
                 return Selection(result, code, rule, tuple(declined), tuple(crashed))
             if not isinstance(result, Refusal):
                 raise TypeError(f"returned {type(result).__name__}, not Scheduled or Refusal")
+        except UifError:
+            raise
         except Exception as error:
             # Schedule primitives and code generation raise bare errors; the next rule still
             # makes a right kernel.

@@ -44,8 +44,11 @@ def model_kind(model: Any) -> str:
     )
 
 
-def import_model(model: Any, dummy_input: Any) -> ImportedModel:
+def import_model(model: Any, dummy_input: Any, host_fallback: bool = False) -> ImportedModel:
     """Bring ``model`` into Relax through the frontend that fits.
+
+    Args:
+        host_fallback: let operators without converter run on the host (ONNX models).
 
     Raises:
         UsageError, ImportModelError, UnsupportedError: from the frontend.
@@ -56,7 +59,7 @@ def import_model(model: Any, dummy_input: Any) -> ImportedModel:
         if kind == "onnx":
             from uif_tvm.frontends.onnx import import_onnx
 
-            return import_onnx(model, dummy_input)
+            return import_onnx(model, dummy_input, host_fallback=host_fallback)
         from uif_tvm.frontends.torch import import_torch
 
         return import_torch(model, dummy_input)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from uif_tvm.errors import RunError, UsageError
+from uif_tvm.runtime import host_ops
 from uif_tvm.runtime.inputs import bind
 from uif_tvm.runtime.stats import RunStats, process_peak_mb
 from uif_tvm.runtime.tensors import Array, aligned, numpy_dtype
-from uif_tvm.runtime.vm import ThreadLocalVM
+from uif_tvm.runtime.vm import ThreadLocalVM, runtime
 from uif_tvm.signature import TensorSpec
 
 if TYPE_CHECKING:
@@ -31,12 +32,15 @@ class Engine:
         self._section = artifact.select(target)
         self._signature = artifact.manifest.signature
         self._report = artifact.report(self._section)
+        if any(kernel["kind"] == "host" for kernel in self._report["kernels"]):
+            host_ops.register(runtime())
         self._vm = ThreadLocalVM(artifact.library(self._section), self._section.entry, threads)
         self._vm.warm()
         # The arrays own the mapped memory that the tensors look into.
         self._weights = [aligned(artifact.weight(name)) for name in self._section.weights]
         self._packed = self._vm.pack([self._vm.tensor(array) for array in self._weights])
         self._weight_addresses = {array.ctypes.data for array in self._weights}
+        host_ops.forget(self._weight_addresses)
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in self._signature.outputs]
         self._stats = RunStats()
         self._load_ms = (time.perf_counter() - start) * 1e3
@@ -115,7 +119,8 @@ class Engine:
 
         ``latency_ms`` is the median over recent runs, the first run apart. ``peak_memory_mb`` is
         what the model needs by plan: weights, activations at their peak, inputs and outputs;
-        ``process_peak_mb`` is the whole process's peak resident size.
+        ``process_peak_mb`` is the whole process's peak resident size. ``host_ms`` is the mean
+        time per run in each operator that runs on the host.
         """
         kinds: Counter[str] = Counter()
         for kernel in self._report["kernels"]:
@@ -129,9 +134,15 @@ class Engine:
             "op_count": sum(kinds.values()),
             "kernels_by_kind": dict(kinds),
             "host_fallbacks": kinds.get("host", 0),
+            "host_ms": self._host_ms(),
             "load_ms": self._load_ms,
             "target": self.target,
         }
+
+    def _host_ms(self) -> dict[str, float]:
+        runs = self._stats.runs or 1
+        spent = host_ops.seconds_by_op(self._weight_addresses)
+        return {op: seconds * 1e3 / runs for op, seconds in spent.items()}
 
     def placement(self) -> list[dict[str, Any]]:
         """Where each kind of operator runs (``native``, ``composed``, ``host``) and why."""

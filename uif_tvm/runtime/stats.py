@@ -29,6 +29,11 @@ class RunStats:
             else:
                 self._recent.append(seconds)
 
+    @property
+    def runs(self) -> int:
+        """Finished runs so far."""
+        return self._runs
+
     def snapshot(self) -> dict[str, float | int | None]:
         """Runs so far, first-run time apart, percentiles over the last ``WINDOW`` runs."""
         with self._lock:

@@ -48,8 +48,8 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An uninitialised C-contiguous array whose data starts at a multiple of 64 bytes."""
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + nbytes].view(dtype).reshape(shape)
+    # Not by slicing: an empty slice starts at the array's first byte, aligned or not.
+    return np.ndarray(shape, dtype, buffer=raw.data, offset=-raw.ctypes.data % ALIGNMENT)
 
 
 def aligned(array: Array) -> Array:

@@ -20,17 +20,20 @@ from uif_tvm.frontends.onnx.validate import (
     nodes_below,
     opset_versions,
 )
-from uif_tvm.frontends.onnx.values import Dynamic, Known, Symbolic, Value
+from uif_tvm.frontends.onnx.values import Dynamic, Known, Symbolic, Value, shape_of
 from uif_tvm.signature import Signature, TensorSpec
 
 
-def import_onnx(model: Any, dummy_input: Any = None) -> ImportedModel:
+def import_onnx(
+    model: Any, dummy_input: Any = None, *, host_fallback: bool = False
+) -> ImportedModel:
     """Import an ONNX model into Relax, with the input shapes of ``dummy_input``.
 
     Args:
         model: path of an ``.onnx`` file, or an ``onnx.ModelProto``.
         dummy_input: example inputs: an array, a sequence in the model's order, or a mapping by
             name. ``None`` when the model's own input shapes are all static.
+        host_fallback: let operators without converter run on the host, by ONNX's reference.
 
     Raises:
         ImportModelError: the model is malformed or hostile, or the inputs do not fit it.
@@ -39,14 +42,16 @@ def import_onnx(model: Any, dummy_input: Any = None) -> ImportedModel:
     loaded = load_model(model)
     proto = loaded.proto
     try:
-        return _import(loaded.folder, proto, dummy_input)
+        return _import(loaded.folder, proto, dummy_input, host_fallback)
     except UifError:
         raise
     except RecursionError as exc:
         raise ImportModelError("the model is nested too deeply", code="UIF-IMPORT-DEPTH") from exc
 
 
-def _import(folder: Any, proto: Any, dummy_input: Any) -> ImportedModel:
+def _import(
+    folder: Any, proto: Any, dummy_input: Any, host_fallback: bool
+) -> ImportedModel:
     graph = proto.graph
     versions = opset_versions(proto.opset_import)
     check_graph(graph)
@@ -60,7 +65,7 @@ def _import(folder: Any, proto: Any, dummy_input: Any) -> ImportedModel:
         relax.Var(_identifier(spec.name, number), relax.TensorType(spec.shape, spec.dtype))
         for number, spec in enumerate(specs)
     ]
-    importer = GraphImporter(bb, folder, functions)
+    importer = GraphImporter(bb, folder, functions, host_fallback)
     with bb.function("main", params):
         bindings: dict[str, Value] = {
             spec.name: Dynamic(param) for spec, param in zip(specs, params, strict=True)
@@ -106,7 +111,7 @@ def _result(importer: GraphImporter, name: str, value: Value) -> relax.Expr:
 
 
 def _spec(name: str, expr: relax.Expr) -> TensorSpec:
-    dims = [int(dim) if str(dim).isdigit() else str(dim) for dim in expr.ty.shape.values]
+    dims = [dim if isinstance(dim, int) else str(dim) for dim in shape_of(expr)]
     return TensorSpec(name, tuple(dims), str(expr.ty.dtype))
 
 

@@ -18,6 +18,7 @@ from uif_tvm.frontends.converters.registry import find
 from uif_tvm.frontends.onnx.attributes import read_attributes, resolved, schema_of
 from uif_tvm.frontends.onnx.fold import can_fold, fold, fold_symbolic
 from uif_tvm.frontends.onnx.functions import expand_schema_function
+from uif_tvm.frontends.onnx.host import host_call
 from uif_tvm.frontends.onnx.symbolic import materialise
 from uif_tvm.frontends.onnx.tensors import to_numpy
 from uif_tvm.frontends.onnx.validate import domain_of, fail, node_label, nodes_below
@@ -72,6 +73,7 @@ class GraphImporter:
         bb: the builder, inside ``main``.
         folder: where external data may lie.
         functions: the model's local functions by (domain, name).
+        host_fallback: whether operators without converter may be called back on the host.
     """
 
     def __init__(
@@ -79,8 +81,10 @@ class GraphImporter:
         bb: relax.BlockBuilder,
         folder: Path | None,
         functions: Mapping[tuple[str, str], Any],
+        host_fallback: bool = False,
     ) -> None:
         self.bb = bb
+        self._host_fallback = host_fallback
         self.folder = folder
         self.functions = functions
         self.removed: Counter[str] = Counter()
@@ -184,8 +188,10 @@ class GraphImporter:
         try:
             results = self._evaluate(node, domain, version, inputs)
         except Unsupported as exc:
-            self._refuse(node, domain, exc.reason, exc.hint)
-            results = [Poison()] * len(node.output)
+            results = self._on_host(node, domain, version, inputs)
+            if results is None:
+                self._refuse(node, domain, exc.reason, exc.hint)
+                results = [Poison()] * len(node.output)
         except UifError:
             raise
         except Exception as exc:
@@ -283,6 +289,13 @@ class GraphImporter:
         with self._inside(scope):
             self._run_nodes(function.node, list(function.output))
             return [scope.lookup(name) for name in function.output]
+
+    def _on_host(
+        self, node: Any, domain: str, version: int, inputs: Sequence[Value | None]
+    ) -> list[Value] | None:
+        if not self._host_fallback or any(isinstance(value, Poison) for value in inputs):
+            return None
+        return host_call(self.bb, node, domain, version, inputs)
 
     # --- unsupported operators ----------------------------------------------------------------
 
