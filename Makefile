@@ -43,7 +43,7 @@ demo: $(VENV)/.installed-demo ## Compile a trained OCR model and read a line of 
 
 .PHONY: test
 test: $(VENV)/.installed-dev ## Run all tests
-	@$(PY) -m pytest -n $(JOBS)
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile
 
 .PHONY: lint
 lint: $(VENV)/.installed-dev tree ## Check style and layering

@@ -17,6 +17,11 @@ def test_peak_is_measured_for_each_number_of_threads():
     assert peak.vector_bytes in machine.VECTOR_BYTES
 
 
+def test_the_higher_measurement_counts():
+    first, second = machine.Peak({1: 10.0, 2: 30.0}, 32), machine.Peak({1: 20.0, 2: 5.0}, 64)
+    assert machine.higher(first, second) == machine.Peak({1: 20.0, 2: 30.0}, 64)
+
+
 def test_without_a_compiler(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(EnvironmentFault, match=r"g\+\+") as caught:

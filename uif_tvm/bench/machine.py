@@ -54,6 +54,12 @@ def measure_peak(threads: Sequence[int]) -> Peak:
     return best
 
 
+def higher(first: Peak, second: Peak) -> Peak:
+    """The higher of two measurements, for each number of threads."""
+    gflops = {n: max(value, second.gflops[n]) for n, value in first.gflops.items()}
+    return Peak(gflops, max(first.vector_bytes, second.vector_bytes))
+
+
 def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode != 0:
