@@ -37,9 +37,7 @@ def test_equal_kernels_have_equal_keys_whatever_their_names():
 
 
 def test_key_is_the_same_in_another_process():
-    script = (
-        "from tests.compiler.test_codegen import *; print(kernel_key(kernel(), CPU), end='')"
-    )
+    script = "from tests.compiler.test_codegen import *; print(kernel_key(kernel(), CPU), end='')"
     there = subprocess.run(
         [sys.executable, "-c", script],
         check=True,
@@ -134,9 +132,7 @@ def test_kernel_made_after_a_crash_is_noted_and_not_cached(tmp_path):
     target = fake_target(schedules=(crashing(1), *CPU.schedules))
     (kernel_made, cached), compiler = compile_one(KernelCache(tmp_path), target)
     assert not cached
-    assert compiler.crashed == [
-        f"kernel {kernel_made.symbol}: flaky: ValueError: schedule fault"
-    ]
+    assert compiler.crashed == [f"kernel {kernel_made.symbol}: flaky: ValueError: schedule fault"]
     assert kernel_made.declined[-1] == "flaky: ValueError: schedule fault"
     (_, cached), compiler = compile_one(KernelCache(tmp_path), target)
     assert not cached

@@ -174,5 +174,3 @@ def test_prune_removes_what_dead_writers_left_but_not_live_ones(cache, tmp_path)
             os.utime(folder / name, (age, age))
     cache.prune()
     assert sorted(path.name for path in folder.iterdir()) == [".tmp-live", "README"]
-
-

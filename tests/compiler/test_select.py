@@ -39,7 +39,9 @@ def test_first_that_applies_wins_and_the_rest_is_not_asked():
 
 
 def test_refusals_are_kept_with_their_codes():
-    chosen = pick(rule("a", Refusal("shape", "n is odd")), rule("b", Refusal("dtype", "f16")), TAKES)
+    chosen = pick(
+        rule("a", Refusal("shape", "n is odd")), rule("b", Refusal("dtype", "f16")), TAKES
+    )
     assert chosen.declined == ("a: shape: n is odd", "b: dtype: f16")
 
 

@@ -94,7 +94,9 @@ def test_lanes_are_at_least_one():
 
 
 def test_roofline_takes_the_slower_of_compute_and_memory():
-    roof = Roofline({"float32": 100.0, "float64": 50.0}, gbps=10.0, launch_us=1.0, source="declared")
+    roof = Roofline(
+        {"float32": 100.0, "float64": 50.0}, gbps=10.0, launch_us=1.0, source="declared"
+    )
     assert roof.seconds(1e9, 0) == pytest.approx(0.01 + 1e-6)
     assert roof.seconds(0, 1e9) == pytest.approx(0.1 + 1e-6)
     assert roof.seconds(1e9, 0, "float64") == pytest.approx(0.02 + 1e-6)

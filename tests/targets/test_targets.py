@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from uif_tvm.targets import _x86, cpu
+from uif_tvm.targets._x86 import levels
+from uif_tvm.targets.cpu import target as cpu_target
 
 from uif_tvm.runtime.host import Host, host
 from uif_tvm.target.registry import get_target, list_targets
 from uif_tvm.target.spec import Refusal, TargetSpec
-from uif_tvm.targets import _x86, cpu
-from uif_tvm.targets._x86 import levels
-from uif_tvm.targets.cpu import target as cpu_target
 
 IDS = [entry.id for entry in list_targets() if entry.spec]
 
@@ -65,9 +65,7 @@ def test_levels_grow():
         ((), "x86-64", 16),
     ],
 )
-def test_cpu_takes_the_highest_level_whose_flags_are_all_there(
-    monkeypatch, features, mcpu, width
-):
+def test_cpu_takes_the_highest_level_whose_flags_are_all_there(monkeypatch, features, mcpu, width):
     found = Host("x86_64", frozenset(features), 3, "Toy CPU")
     monkeypatch.setattr(cpu_target, "host", lambda: found)
     spec = cpu_target.create()
@@ -86,7 +84,12 @@ def test_cpu_on_another_architecture_says_so(monkeypatch):
 
 def test_cache_sizes_come_from_the_system(monkeypatch, tmp_path):
     for index, (level, kind, size) in enumerate(
-        [("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2048K"), ("3", "", "")]
+        [
+            ("1", "Data", "48K"),
+            ("1", "Instruction", "32K"),
+            ("2", "Unified", "2048K"),
+            ("3", "", ""),
+        ]
     ):
         folder = tmp_path / f"index{index}"
         folder.mkdir()

@@ -53,8 +53,11 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def aligned(array: Array) -> Array:
-    """``array`` itself when the runtime can take its memory, else an aligned copy."""
-    if array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0:
+    """``array`` itself when the runtime can take its memory, else an aligned copy.
+
+    Strides of an array without elements mean nothing to NumPy, but kernels check them.
+    """
+    if array.size and array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0:
         return array
     copy = aligned_empty(array.shape, array.dtype)
     copy[...] = array
