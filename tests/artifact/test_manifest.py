@@ -212,6 +212,12 @@ def test_bad_target_ids(target: str) -> None:
     refused(json.loads(json.dumps(document()).replace("cpu", target)))
 
 
+def test_an_extra_stands_under_its_own_name() -> None:
+    changed = document()
+    changed["targets"][0]["extras"] = {"other.json": "targets/cpu/plan.json"}
+    assert "extra 'other.json' cannot be" in refused(changed).message
+
+
 def test_repeated_targets_inputs_and_no_target() -> None:
     twice = document()
     twice["targets"] *= 2
