@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from .conftest import WILD_NAME, invoke
 
@@ -57,3 +60,22 @@ def test_flipped_bits_are_noticed(compiled, tmp_path, position):
     data[position] ^= 0x10
     (tmp_path / "m.uif").write_bytes(data)
     assert invoke("inspect", tmp_path / "m.uif").exit_code == 1
+
+
+def test_weights_in_constants_and_branches_are_counted(tmp_path):
+    """``Constant`` nodes and the weights of ``If`` bodies are weights too; bodies' ops are ops."""
+    value = helper.make_tensor_value_info
+    tensor = numpy_helper.from_array(np.zeros((3, 4), np.float32), "t")
+    inner = numpy_helper.from_array(np.zeros(5, np.float32), "u")
+    outs = [value("z", TensorProto.FLOAT, [5])]
+    body = helper.make_graph([helper.make_node("Neg", ["u"], ["z"])], "body", [], outs, [inner])
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=tensor),
+        helper.make_node("If", ["flag"], ["y"], then_branch=body, else_branch=body),
+    ]
+    flag, y = value("flag", TensorProto.BOOL, []), value("y", TensorProto.FLOAT, [5])
+    graph = helper.make_graph(nodes, "g", [flag], [y])
+    onnx.save(helper.make_model(graph, ir_version=8), tmp_path / "m.onnx")
+    shown = json.loads(invoke("inspect", tmp_path / "m.onnx", "--json").stdout)
+    assert shown["weight_bytes"] == 4 * (12 + 5 + 5)
+    assert shown["op_histogram"] == {"Neg": 2, "Constant": 1, "If": 1}

@@ -324,7 +324,7 @@ def show(body: dict[str, Any]) -> None:
         console.print(
             f"ours against the best peer: geometric mean {summary['geomean_vs_best']:.2f}x, worst "
             f"{summary['worst_ratio']:.2f}x ({summary['worst_model']}, "
-            f"{summary['worst_threads']} threads); {summary['failed']} rows failed"
+            f"{summary['worst_threads']} thread(s)); {summary['failed']} rows failed"
         )
 
 

@@ -85,7 +85,9 @@ def _inspect_uif(file: Path, target: str | None, everything: bool, as_json: bool
     if as_json:
         emit_json("inspect", {**body, "targets": rows, "reports": reports})
         return
-    versions = ", ".join(f"{name} {version}" for name, version in body["versions"].items())
+    versions = ", ".join(
+        f"{name} {version}" for name, version in body["versions"].items() if version
+    )
     print_fields(
         f"{file}: {size_text(body['bytes'])}, all digests right",
         {
@@ -93,7 +95,7 @@ def _inspect_uif(file: Path, target: str | None, everything: bool, as_json: bool
             "inputs": _signature_line(body["signature"]["inputs"]),
             "outputs": _signature_line(body["signature"]["outputs"]),
             "weights": size_text(body["weight_bytes"]),
-            "made with": versions,
+            "made with": ", ".join(named),
         },
     )
     for row in rows:

@@ -63,8 +63,19 @@ def summarise(path: Path) -> OnnxSummary:
         dict(ops.most_common()),
         {opset.domain or "ai.onnx": opset.version for opset in proto.opset_import},
         f"{proto.producer_name} {proto.producer_version}".strip() or "unknown",
-        sum(_bytes(tensor) for tensor in proto.graph.initializer),
+        sum(_bytes(tensor) for tensor in _tensors(proto)),
     )
+
+
+def _tensors(proto: Any) -> Iterator[Any]:
+    """Weights, be they initializers or ``Constant`` nodes."""
+    yield from proto.graph.initializer
+    for node in _nodes(proto.graph.node):
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            if attribute.HasField("g"):
+                yield from attribute.g.initializer
 
 
 def _nodes(nodes: Any, depth: int = 0) -> Iterator[Any]:

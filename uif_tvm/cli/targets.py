@@ -50,7 +50,7 @@ def show_command(name: str, as_json: bool) -> None:
         {
             "vendor": spec.vendor,
             "state": body["state"],
-            "TVM target": body["tvm_target"],
+            "TVM target": ", ".join(f"{k} {v}" for k, v in body["tvm_target"].items()),
             "needs": f"{body['requirement']['arch']}: "
             + (", ".join(body["requirement"]["features"]) or "any"),
             "vectors": f"{machine['vector_registers']} registers of {machine['vector_bytes']} B",
