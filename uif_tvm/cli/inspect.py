@@ -85,9 +85,7 @@ def _inspect_uif(file: Path, target: str | None, everything: bool, as_json: bool
     if as_json:
         emit_json("inspect", {**body, "targets": rows, "reports": reports})
         return
-    versions = ", ".join(
-        f"{name} {version}" for name, version in body["versions"].items() if version
-    )
+    named = [f"{name} {version}" for name, version in body["versions"].items() if version]
     print_fields(
         f"{file}: {size_text(body['bytes'])}, all digests right",
         {
