@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 #: Longest time for one sample, in seconds: export, compile and run.
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 #: Samples with more elements than this say no more than smaller ones.
 MAX_ELEMENTS = 1 << 18
 TOLERANCE = {"float32": (1e-4, 1e-5), "float64": (1e-6, 1e-8)}
@@ -168,6 +168,13 @@ class Slot:
         self.pipe.close()
 
 
+def _log(row: dict[str, Any]) -> None:
+    """One line a finding, so that a long run can be watched."""
+    if row["verdict"] not in ("passed", "skipped"):
+        sys.stderr.write(json.dumps(row) + "\n")
+        sys.stderr.flush()
+
+
 def measure(
     tasks: list[tuple[int, str, int, int]], names: list[str], jobs: int
 ) -> list[dict[str, Any]]:
@@ -178,15 +185,15 @@ def measure(
 
     def note(slot: Slot, index: int, verdict: str, message: str) -> None:
         number, dtype, *_ = slot.task or (0, "")
-        rows.append(
-            {
-                "op": names[number],
-                "dtype": dtype,
-                "sample": index,
-                "verdict": verdict,
-                "message": message,
-            }
-        )
+        row = {
+            "op": names[number],
+            "dtype": dtype,
+            "sample": index,
+            "verdict": verdict,
+            "message": message,
+        }
+        rows.append(row)
+        _log(row)
 
     while todo or any(slot.task or not slot.ready for slot in slots):
         for pipe in wait([slot.pipe for slot in slots], timeout=1.0):

@@ -16,6 +16,7 @@ import os
 import re
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,17 +31,26 @@ _MAX_EXPANSION = 200
 _MAX_TEXT = 1 << 30
 
 _OPERATOR = re.compile(
-    r"torch\.ops\.(aten|prims|higher_order)\.[A-Za-z]\w*(\.\w+)?"
-    r"|torch\.ops\.[A-Za-z]\w*\.[A-Za-z_]\w*\.[A-Za-z]\w*"
-    r"|torch\.(sym_\w+|_sym_\w+|_higher_order_ops(\.\w+)+)"
-    r"|_operator\.(getitem|add|sub|mul|floordiv|truediv|mod|neg|pow|and_|or_|not_|lt|le|gt|ge|eq|ne|pos)"
+    r"torch\.ops\.[A-Za-z]\w*\.(?!__)\w+\.[A-Za-z]\w*"
+    r"|torch\.ops\.aten\.__(and|or|xor|lshift|rshift)__\.[A-Z]\w*"
+    r"|torch\.ops\.higher_order\.[A-Za-z]\w*"
+    r"|torch\._?sym_\w+"
+    r"|_operator\.(getitem|add|sub|mul|floordiv|truediv|mod|neg|pow|and_|or_|not_|pos)"
+    r"|_operator\.(lt|le|gt|ge|eq|ne)"
     r"|math\.(ceil|floor|trunc|sqrt)"
 )
+#: Size symbols, as sympy writes them; taken out before the rest is looked at.
+_SYMBOL = re.compile(r"Symbol\('[A-Za-z]\w{0,30}'(?:, [a-z]+=(?:True|False))*\)")
 _EXPRESSION = re.compile(
-    r"(?:[su]\d+|zf\d+|int_oo|oo|True|False|Max|Min|Mod|PythonMod|FloorDiv|CleanDiv|CeilDiv"
-    r"|IntTrueDiv|FloatTrueDiv|ToFloat|TruncToInt|FloorToInt|CeilToInt|Identity|Where|Eq|Ne|Lt"
-    r"|Le|Gt|Ge|And|Or|Not|floor|ceiling|PowByNatural|\d+(?:\.\d+)?|[-+*/(),<>=&|~! ])*"
+    r"(?:\b(?:[su]\d+|zf\d+|int_oo|oo|True|False|Add|Mul|Pow|Integer|Float|Rational|Max|Min|Mod"
+    r"|PythonMod|FloorDiv|CleanDiv|CeilDiv|ModularIndexing|IntTrueDiv|FloatTrueDiv|ToFloat"
+    r"|TruncToInt|FloorToInt|CeilToInt|RoundToInt|Identity|Where|Eq|Ne|Lt|Le|Gt|Ge|Equality"
+    r"|Unequality|StrictLessThan|LessThan|StrictGreaterThan|GreaterThan|And|Or|Not|true|false"
+    r"|floor|ceiling|PowByNatural|FloatPow|BitwiseFn_bitwise_and|BitwiseFn_bitwise_or"
+    r"|\d+(?:\.\d+)?)\b|[-+*/(),<>=&|~! ])*"
 )
+#: Longer expressions are no sizes; sympy takes for ever over them.
+_MAX_EXPRESSION = 4000
 
 
 def load_archive(path: str | os.PathLike[str]) -> torch.export.ExportedProgram:
@@ -57,11 +67,9 @@ def load_archive(path: str | os.PathLike[str]) -> torch.export.ExportedProgram:
             f"cannot read {os.fspath(path)}: {error.strerror or error}", stage="import"
         ) from error
     try:
-        _check(data)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # The very bytes that were checked: the file may change meanwhile.
-            program = torch.export.load(io.BytesIO(data))
+            program = torch.export.load(_checked_copy(data))
     except ImportModelError:
         raise
     except Exception as error:
@@ -82,25 +90,38 @@ def _unsafe(message: str) -> ImportModelError:
     )
 
 
-def _check(data: bytes) -> None:
-    """Refuse archives that are damaged or that ``torch.export.load`` would run code from."""
+def _checked_copy(data: bytes) -> io.BytesIO:
+    """A new archive of the members that were checked.
+
+    PyTorch reads archives with another library, which may see other members in a crafted file.
+
+    Raises:
+        ImportModelError: the archive is damaged, or loading it would run code.
+    """
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
     except zipfile.BadZipFile as error:
         raise ImportModelError(
             f"not a .pt2 archive: {error}", hint="pass a file written by torch.export.save"
         ) from error
-    with archive:
-        names = [info.filename for info in archive.infolist()]
-        if len(set(names)) != len(names):
+    copy = io.BytesIO()
+    with archive, zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as clean:
+        members = archive.infolist()
+        if len({info.filename for info in members}) != len(members):
             raise _unsafe("the archive has two members of one name")
-        for info in archive.infolist():
+        for info in members:
             _check_member(info)
-        damaged = archive.testzip()
-        if damaged is not None:
-            raise ImportModelError(f"check sum of {damaged!r} is wrong: the file is damaged")
-        for name in names:
-            _check_content(archive, name)
+            try:
+                content = archive.read(info)  # checks the sum
+            except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+                raise ImportModelError(
+                    f"archive member {info.filename!r} is damaged: {error}",
+                    hint="write the file again with torch.export.save",
+                ) from error
+            _check_content(info.filename, content)
+            clean.writestr(info.filename, content)
+    copy.seek(0)
+    return copy
 
 
 def _check_member(info: zipfile.ZipInfo) -> None:
@@ -113,7 +134,7 @@ def _check_member(info: zipfile.ZipInfo) -> None:
         raise _unsafe(f"archive member {info.filename!r} is a link")
 
 
-def _check_content(archive: zipfile.ZipFile, name: str) -> None:
+def _check_content(name: str, content: bytes) -> None:
     inner = name.split("/", 1)[-1]
     if inner.startswith("data/aotinductor/"):
         raise _unsafe("the archive contains native code (ahead-of-time compiled model)")
@@ -121,11 +142,11 @@ def _check_content(archive: zipfile.ZipFile, name: str) -> None:
     if base.startswith(("custom_obj", "opaque_obj")):
         raise _unsafe(f"the archive contains a pickled object, {inner!r}")
     if base.endswith(".pt"):
-        _check_pickle(archive.read(name), inner)
+        _check_pickle(content, inner)
     elif base.endswith(".json"):
-        if archive.getinfo(name).file_size > _MAX_TEXT:
+        if len(content) > _MAX_TEXT:
             raise _unsafe(f"{inner!r} is too large")
-        _check_text(json.loads(archive.read(name)), inner)
+        _check_text(json.loads(content), inner)
 
 
 def _check_pickle(data: bytes, where: str) -> None:
@@ -150,24 +171,25 @@ def _walk(value: Any) -> Iterator[tuple[str, Any]]:
             stack.extend((key, entry) for entry in item)
 
 
+def _is_plain(expression: Any) -> bool:
+    """Whether a size expression is sums, products and the like of symbols and numbers."""
+    if not isinstance(expression, str) or len(expression) > _MAX_EXPRESSION:
+        return False
+    return _EXPRESSION.fullmatch(_SYMBOL.sub("s0", expression)) is not None
+
+
 def _check_text(document: Any, where: str) -> None:
     """Only operator names, plain size expressions and raw tensors in the program's JSON."""
     for key, item in _walk(document):
         if key == "use_pickle" and item is not False:
             raise _unsafe(f"{where!r} refers to pickled tensors")
-        if key in ("expr_str", "guards_code") and isinstance(item, str):
-            plain = _EXPRESSION.fullmatch(item) is not None and len(item) < 10_000
-            if key == "expr_str" and not plain:
-                raise _unsafe(f"size expression {item[:60]!r} is not plain arithmetic")
+        if key == "expr_str" and not _is_plain(item):
+            raise _unsafe(f"size expression {str(item)[:60]!r} is not plain arithmetic")
         if key == "range_constraints" and isinstance(item, dict):
             for symbol in item:
-                if _EXPRESSION.fullmatch(symbol) is None:
+                if not _is_plain(symbol):
                     raise _unsafe(f"size symbol {symbol[:60]!r} is not plain arithmetic")
         if key == "nodes" and isinstance(item, dict):
             target = item.get("target")
-            if (
-                not isinstance(target, str)
-                or "__" in target.replace("__and__", "")
-                or (_OPERATOR.fullmatch(target) is None)
-            ):
+            if not isinstance(target, str) or _OPERATOR.fullmatch(target) is None:
                 raise _unsafe(f"operator {str(target)[:80]!r} is not a PyTorch operator")

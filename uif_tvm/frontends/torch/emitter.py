@@ -168,6 +168,14 @@ class Emitter:
             values = x.value.numpy()
             return self.const(values != 0 if dtype == "bool" else values, dtype)
         if dtype == "bool":
+            if "float" in have:  # NaN counts as true; TVM's own != says NaN equals everything
+                zero = tirx.const(0, have)
+                return self.elementwise(
+                    lambda v: tirx.any(tirx.isnan(v), v != zero),
+                    x,
+                    name="is_nonzero",
+                    shape=self.shape(x),
+                )
             return self.emit(relax.op.not_equal(x, self.const(0, have)))
         return self.emit(relax.op.astype(x, dtype))
 

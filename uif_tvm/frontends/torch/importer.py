@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import torch
-import tvm
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind

@@ -12,6 +12,7 @@ from uif_tvm.frontends.torch.converters import scalar
 from uif_tvm.frontends.torch.dtypes import compute_dtype, dtype_name, is_float
 from uif_tvm.frontends.torch.emitter import Emitter
 from uif_tvm.frontends.torch.registry import RefusedError, converts
+from uif_tvm.kernels import integer
 
 
 def promoted(cx: Emitter, first: int = 0, second: int = 1) -> str:
@@ -128,7 +129,14 @@ def pow_tensor(cx: Emitter, base: Any, exponent: Any) -> Any:
     x, y = cx.tensor(base, work), cx.tensor(exponent, work)
     if is_float(dtype):
         return cx.cast(cx.emit(relax.op.power(x, y)), dtype)
-    return cx.elementwise(scalar.int_power, x, y, name="int_power")
+    return _int_power(cx, x, y)
+
+
+def _int_power(cx: Emitter, x: relax.Expr, y: relax.Expr) -> relax.Expr:
+    if 0 in cx.out_shape:
+        return cx.full(cx.out_shape, 0, cx.out_dtype)
+    x, y = cx.broadcast(x, cx.out_shape), cx.broadcast(y, cx.out_shape)
+    return cx.te(integer.power, x, y, name="int_power")
 
 
 @converts("aten.pow.Tensor_Scalar")
@@ -141,8 +149,7 @@ def pow_scalar(cx: Emitter, base: Any, exponent: Any) -> Any:
     x = cx.tensor(base, work)
     if not is_float(dtype):
         if exponent < 0:
-            y = cx.tensor(exponent, dtype)
-            return cx.elementwise(scalar.int_power, x, y, name="int_power")
+            return _int_power(cx, x, cx.tensor(exponent, dtype))
         return _repeated_product(cx, x, int(exponent))
     special = {
         0.5: relax.op.sqrt,
@@ -156,10 +163,7 @@ def pow_scalar(cx: Emitter, base: Any, exponent: Any) -> Any:
     if exponent == 0:
         return cx.full(cx.out_shape, 1, dtype)
     make = special.get(float(exponent))
-    if make is None:
-        result = relax.op.power(x, cx.const(exponent, work))
-    else:
-        result = make(x)
+    result = relax.op.power(x, cx.const(exponent, work)) if make is None else make(x)
     return cx.cast(cx.emit(result), dtype)
 
 
@@ -243,8 +247,11 @@ def _external(cx: Emitter, function: str, *args: Any) -> Any:
 
 @converts("aten.gcd.default")
 def gcd(cx: Emitter, a: Any, b: Any) -> Any:
-    """Refused: Euclid's loop has no elementwise form."""
-    raise RefusedError("greatest common divisor is not supported")
+    """Greatest common divisor."""
+    if 0 in cx.out_shape:
+        return cx.full(cx.out_shape, 0, cx.out_dtype)
+    x, y = (cx.broadcast(cx.tensor(v, cx.out_dtype), cx.out_shape) for v in (a, b))
+    return cx.te(integer.greatest_common_divisor, x, y, name="gcd")
 
 
 @converts("aten.lerp.Scalar", "aten.lerp.Tensor")

@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import relax
 
+from uif_tvm.frontends.torch.converters import scalar
 from uif_tvm.frontends.torch.converters.arithmetic import promoted
 from uif_tvm.frontends.torch.dtypes import is_float
 from uif_tvm.frontends.torch.emitter import Emitter
@@ -30,6 +31,8 @@ def _register_compare(name: str, op: Callable[..., Any]) -> None:
         x, y = cx.tensor(a, dtype), cx.tensor(b, dtype)
         if dtype == "bool":
             x, y = cx.cast(x, "int8"), cx.cast(y, "int8")
+        if name == "ne" and is_float(dtype):
+            return cx.elementwise(scalar.not_equal, x, y, name="not_equal")
         return cx.emit(op(x, y))
 
 

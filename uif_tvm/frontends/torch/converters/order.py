@@ -163,11 +163,7 @@ def _count_before(cx: Emitter, boundaries: Any, x: Any, right: bool, sorter: Any
     if 0 in cx.out_shape or 0 in cx.shape(boundaries):
         return cx.full(cx.out_shape, 0, dtype)
     wide = "float64" if "float" in cx.dtype(x) + cx.dtype(boundaries) else "int64"
-    scalar_input = not cx.shape(x)
-    x = cx.cast(
-        cx.reshape(x, [*cx.shape(x), 1] if len(cx.shape(boundaries)) == 1 else [*cx.shape(x), 1]),
-        wide,
-    )
+    x = cx.cast(cx.reshape(x, [*cx.shape(x), 1]), wide)
     edges = cx.cast(boundaries, wide)
     if len(cx.shape(edges)) > 1:
         *lead, last = cx.shape(edges)
@@ -183,5 +179,4 @@ def _count_before(cx: Emitter, boundaries: Any, x: Any, right: bool, sorter: Any
             else cx.emit(relax.op.logical_and(x_nan, cx.emit(relax.op.logical_not(edge_nan))))
         )
         before = cx.emit(relax.op.logical_or(before, counted))
-    del scalar_input
     return cx.emit(relax.op.sum(cx.cast(before, dtype), [-1]))

@@ -6,9 +6,6 @@ from typing import Any
 
 from tvm import tirx
 
-#: Significant powers of two in an exponent, by dtype.
-_BITS = {"int8": 7, "uint8": 8, "int16": 15, "int32": 31, "int64": 63}
-
 
 def dtype_of(x: Any) -> str:
     """Dtype name of a TIR expression."""
@@ -25,6 +22,13 @@ def is_nan(x: Any) -> tirx.Expr:
     if "float" not in dtype_of(x):
         return tirx.const(False, "bool")
     return tirx.isnan(x)
+
+
+def not_equal(a: Any, b: Any) -> tirx.Expr:
+    """``a != b``, true when either is NaN (TVM's own ``!=`` is false then)."""
+    if "float" not in dtype_of(a):
+        return a != b
+    return tirx.any(tirx.isnan(a), tirx.isnan(b), a != b)
 
 
 def nan_max(a: Any, b: Any) -> tirx.Expr:
@@ -63,11 +67,17 @@ def floor_quotient(a: Any, b: Any) -> tirx.Expr:
     zero, one = like(0, a), like(1, a)
     rest = fmod(a, b)
     quotient = (a - rest) / b
-    crossed = tirx.all(rest != zero, (b < zero) != (rest < zero))
+    crossed = tirx.all(rest != zero, differ(b < zero, rest < zero))
     quotient = tirx.Select(crossed, quotient - one, quotient)
     floor = tirx.floor(quotient)
     rounded = tirx.Select(quotient - floor > like(0.5, a), floor + one, floor)
-    return tirx.Select(b == zero, a / b, tirx.Select(quotient != zero, rounded, zero * (a / b)))
+    whole = tirx.Select(not_equal(quotient, zero), rounded, zero * (a / b))
+    return tirx.Select(b == zero, a / b, whole)
+
+
+def differ(a: Any, b: Any) -> tirx.Expr:
+    """Exclusive or of two conditions (``!=`` on booleans has no code generator)."""
+    return tirx.any(tirx.all(a, tirx.Not(b)), tirx.all(tirx.Not(a), b))
 
 
 def safe_divisor(b: Any) -> tirx.Expr:
@@ -85,7 +95,7 @@ def int_quotient(a: Any, b: Any, floor: bool) -> tirx.Expr:
     quotient = tirx.truncdiv(a, divisor)
     if floor:
         rest = a - quotient * divisor
-        down = tirx.all(rest != zero, (rest < zero) != (divisor < zero))
+        down = tirx.all(rest != zero, differ(rest < zero, divisor < zero))
         quotient = tirx.Select(down, quotient - like(1, a), quotient)
     return tirx.Select(b == zero, zero, tirx.Select(b == minus, zero - a, quotient))
 
@@ -93,24 +103,3 @@ def int_quotient(a: Any, b: Any, floor: bool) -> tirx.Expr:
 def int_remainder(a: Any, b: Any, floor: bool) -> tirx.Expr:
     """Integer remainder that never traps; the sign of ``b`` (floor) or of ``a``."""
     return tirx.Select(b == like(0, a), like(0, a), a - int_quotient(a, b, floor) * b)
-
-
-def int_power(a: Any, b: Any) -> tirx.Expr:
-    """Wrapping integer power by squaring; negative exponents give 1, -1 or 0."""
-    dtype = dtype_of(a)
-    one, zero = like(1, a), like(0, a)
-    bits = _BITS[dtype]
-    names = [tirx.Var(f"square{k}", dtype) for k in range(bits)]
-    result = one
-    for k in range(bits):
-        bit = tirx.bitwise_and(tirx.shift_right(b, tirx.const(k, dtype)), one)
-        result = result * tirx.Select(bit == one, names[k], one)
-    for k in reversed(range(bits)):
-        result = tirx.Let(names[k], a if k == 0 else names[k - 1] * names[k - 1], result)
-    if dtype.startswith("uint"):
-        return result
-    odd = tirx.bitwise_and(b, one) == one
-    inverse = tirx.Select(
-        a == one, one, tirx.Select(a == like(-1, a), tirx.Select(odd, a, one), zero)
-    )
-    return tirx.Select(b < zero, inverse, result)
