@@ -13,6 +13,7 @@ from tvm import relax
 from uif_tvm.compiler.graph_pass import GraphPass
 from uif_tvm.compiler.relax_util import high_level_ops
 from uif_tvm.errors import UnsupportedError, UnsupportedOp
+from uif_tvm.kernels.legalize import LEGALIZE
 
 if TYPE_CHECKING:
     import tvm
@@ -34,11 +35,6 @@ class Legalize(GraphPass):
         Raises:
             UnsupportedError: operators that have no kernel anywhere.
         """
-        try:
-            from uif_tvm.kernels.legalize import LEGALIZE
-        except ModuleNotFoundError:
-            LEGALIZE = {}
-
         mod = relax.backend.DispatchSortScan()(mod)
         mod = relax.transform.LegalizeOps(dict(LEGALIZE))(mod)
         left = high_level_ops(mod)

@@ -26,18 +26,20 @@ class Phase:
 
 def phases() -> tuple[Phase, ...]:
     """All phases in order; imported late because passes need TVM."""
-    import importlib, types
-    def _try(name):
-        try:
-            return importlib.import_module("uif_tvm.relay_passes." + name)
-        except ModuleNotFoundError:
-            from uif_tvm.compiler.graph_pass import GraphPass
-            class P(GraphPass):
-                ensures = frozenset({"indices-safe"}) if name == "safe_indexing" else frozenset()
-                def apply(self, mod, ctx): return mod
-            P.name = name
-            return types.SimpleNamespace(PASS=P())
-    block_layout, common_subexpr, dead_code, fold_affine, fold_constant, fuse_kernels, hoist_reshape, legalize, lift_weights, pack_matmul, safe_indexing, view_reshape = map(_try, "block_layout common_subexpr dead_code fold_affine fold_constant fuse_kernels hoist_reshape legalize lift_weights pack_matmul safe_indexing view_reshape".split())
+    from uif_tvm.relay_passes import (
+        block_layout,
+        common_subexpr,
+        dead_code,
+        fold_affine,
+        fold_constant,
+        fuse_kernels,
+        hoist_reshape,
+        legalize,
+        lift_weights,
+        pack_matmul,
+        safe_indexing,
+        view_reshape,
+    )
 
     return (
         Phase("make-safe", ((0, safe_indexing.PASS),)),

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 HOST_CALL = "uif.host.onnx"
 
+_NUMPY_TYPES = frozenset(
+    ["bool", "float16", "float32", "float64"]
+    + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+)
+
 
 def host_call(
     bb: relax.BlockBuilder, node: Any, domain: str, version: int, inputs: Sequence[Value | None]
@@ -125,11 +130,7 @@ def _evaluates(model: Any, results: list[tuple[tuple[int, ...], np.dtype[Any]]])
 
 def _exchangeable(dtype: str) -> bool:
     """Whether NumPy itself has the type, so that the evaluator can work on shared memory."""
-    return (
-        dtype == "bool"
-        or dtype.removeprefix("u").startswith(("int", "float"))
-        and (dtype in np.sctypeDict)
-    )
+    return dtype in _NUMPY_TYPES
 
 
 def _expr(value: Known | Dynamic) -> relax.Expr:
