@@ -75,9 +75,7 @@ def _log1p(v: Any) -> Any:
     safe = tirx.Select(rest == const(v, 0), const(v, 1), rest)
     plain = tirx.log(total)
     large = tirx.any(total == plain, tirx.abs(v) > const(v, 1e6))
-    return tirx.Select(
-        rest == const(v, 0), v, tirx.Select(large, plain, plain * (v / safe))
-    )
+    return tirx.Select(rest == const(v, 0), v, tirx.Select(large, plain, plain * (v / safe)))
 
 
 def _sinh(v: Any) -> Any:
@@ -106,8 +104,9 @@ def _atan(v: Any) -> Any:
     """Arguments above 1 are reflected, so that huge ones stay in range."""
     magnitude = tirx.abs(v)
     big = magnitude > const(v, 1)
-    inner = tirx.atan(tirx.Select(big, const(v, 1) / tirx.Select(big, magnitude, const(v, 1)),
-                                  magnitude))
+    inner = tirx.atan(
+        tirx.Select(big, const(v, 1) / tirx.Select(big, magnitude, const(v, 1)), magnitude)
+    )
     result = tirx.Select(big, const(v, math.pi / 2) - inner, inner)
     result = tirx.Select(v < const(v, 0), const(v, 0) - result, result)
     return tirx.Select(v != v, v, result)
@@ -205,8 +204,8 @@ def _parametric(ctx: NodeContext) -> Callable[[Any], Any]:
         return lambda v: tirx.Select(v < const(v, 0), const(v, alpha) * _expm1(v), v)
     if ctx.op_type == "Selu":
         gamma = float(attrs["gamma"])
-        return lambda v: const(v, gamma) * tirx.Select(
-            v > const(v, 0), v, const(v, alpha) * _expm1(v)
+        return lambda v: (
+            const(v, gamma) * tirx.Select(v > const(v, 0), v, const(v, alpha) * _expm1(v))
         )
     if ctx.op_type == "Celu":
         return lambda v: tirx.Select(
@@ -246,7 +245,12 @@ def hard_sigmoid(ctx: NodeContext) -> relax.Expr:
     dtype = ctx.dtype(0)
     scaled = ctx.emit(relax.op.multiply(ctx.expr(0), ctx.const(ctx.attrs["alpha"], dtype)))
     shifted = ctx.emit(relax.op.add(scaled, ctx.const(ctx.attrs["beta"], dtype)))
-    return ctx.emit(relax.op.clip(shifted, 0.0, 1.0))
+
+    def limited(v: Any) -> Any:
+        low = tirx.Select(v < const(v, 0), const(v, 0), v)
+        return tirx.Select(low > const(v, 1), const(v, 1), low)
+
+    return each(ctx, shifted, limited, "clip")
 
 
 @converter("LeakyRelu")
@@ -295,8 +299,9 @@ def quick_gelu(ctx: NodeContext) -> relax.Expr:
     """x * sigmoid(alpha * x)."""
     x = ctx.expr(0)
     alpha = ctx.const(ctx.attrs.get("alpha", 1.702), ctx.dtype(0))
-    return ctx.emit(relax.op.multiply(x, ctx.emit(relax.op.sigmoid(
-        ctx.emit(relax.op.multiply(x, alpha))))))
+    return ctx.emit(
+        relax.op.multiply(x, ctx.emit(relax.op.sigmoid(ctx.emit(relax.op.multiply(x, alpha)))))
+    )
 
 
 def _with_bias(ctx: NodeContext) -> relax.Expr:

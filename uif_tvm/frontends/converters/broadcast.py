@@ -38,8 +38,7 @@ def broadcast_shape(ctx: NodeContext, *shapes: Sequence[Dim]) -> tuple[Dim, ...]
 def aligned(ctx: NodeContext, *exprs: relax.Expr) -> list[relax.Expr]:
     """Operands whose dimensions provably broadcast.
 
-    Where two symbolic dimensions are equal only at run time, the operand is cast to the common
-    shape, which the runtime checks.
+    Where two symbolic dimensions are equal only at run time, the runtime checks that they are.
     """
     shapes = [shape_of(expr) for expr in exprs]
     target = broadcast_shape(ctx, *shapes)
@@ -49,9 +48,5 @@ def aligned(ctx: NodeContext, *exprs: relax.Expr) -> list[relax.Expr]:
         for dim, goal in zip(shape, target[len(target) - len(shape) :], strict=True):
             is_one = isinstance(dim, int) and dim == 1
             wanted.append(dim if is_one or same_dim(dim, goal) else goal)
-        if all(dim is goal for dim, goal in zip(shape, wanted, strict=True)):
-            out.append(expr)
-        else:
-            kind = relax.TensorType(wanted, expr.ty.dtype)
-            out.append(ctx.bb.match_cast(expr, kind))
+        out.append(ctx.with_shape(expr, wanted))
     return out

@@ -9,8 +9,10 @@ import numpy as np
 from tvm import ir, relax, tirx
 
 from uif_tvm.errors import ImportModelError
+from uif_tvm.frontends.onnx.symbolic import call_with_dims
 from uif_tvm.frontends.onnx.validate import node_label
 from uif_tvm.frontends.onnx.values import (
+    SIZE_PREFIX,
     Array,
     Dim,
     Dynamic,
@@ -19,7 +21,9 @@ from uif_tvm.frontends.onnx.values import (
     Symbolic,
     Tensor,
     Value,
+    same_dim,
     shape_of,
+    simplify,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +52,9 @@ class Importer(Protocol):
 
     def open_blocks(self) -> tuple[int, ...]:
         """The branch bodies under construction; variables of others are out of scope."""
+
+    def checked_dims(self) -> set[tuple[str, str]]:
+        """Pairs of dimensions that the current block compares at run time."""
 
     def run_branch(self, graph: Any) -> tuple[list[Value], relax.BindingBlock]:
         """Convert a subgraph into a binding block of its own."""
@@ -181,8 +188,10 @@ class NodeContext:
 
     # --- building ----------------------------------------------------------------------------
 
-    def as_expr(self, value: Tensor | Value) -> relax.Expr:
+    def as_expr(self, value: relax.Expr | Value) -> relax.Expr:
         """A value as a Relax expression; symbolic elements are written into a tensor."""
+        if isinstance(value, relax.Expr):
+            return value
         if isinstance(value, Dynamic):
             return value.expr
         if isinstance(value, Known):
@@ -197,9 +206,17 @@ class NodeContext:
 
     def te(self, function: Callable[..., Any], *args: Any, name: str) -> relax.Expr:
         """Bind the result of a TE function of the given expressions."""
-        return self.bb.emit(
-            self.bb.call_te(function, *args, primfunc_name_hint=name), self._name
-        )
+        return self.bb.emit(self.bb.call_te(function, *args, primfunc_name_hint=name), self._name)
+
+    def te_dims(
+        self,
+        function: Callable[..., Any],
+        tensors: Sequence[relax.Expr],
+        dims: Sequence[Dim],
+        name: str,
+    ) -> relax.Expr:
+        """Bind the result of ``function(dims, *tensors)``, where dims may be symbolic."""
+        return self.bb.emit(call_with_dims(self.bb, function, tensors, dims, name), self._name)
 
     def const(self, value: Any, dtype: str) -> relax.Expr:
         """A small constant."""
@@ -217,20 +234,46 @@ class NodeContext:
             return expr
         return self.emit(relax.op.reshape(expr, relax.ShapeExpr(list(shape))))
 
+    def require_equal(self, left: Dim, right: Dim) -> None:
+        """Have the runtime check two dimensions that import cannot compare.
+
+        The pattern is the constant 0: a variable there would be taken for a definition, and two
+        such definitions can make a circle, on which TVM's passes recurse without end.
+        """
+        key = (str(left), str(right))
+        if not same_dim(left, right) and key not in self.importer.checked_dims():
+            self.importer.checked_dims().add(key)
+            difference = self.bb.emit(relax.ShapeExpr([simplify(left - right)]))
+            self.bb.match_cast(difference, relax.ShapeType([tirx.IntImm("int64", 0)]))
+
+    def with_shape(self, expr: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
+        """``expr`` under dimensions that equal its own at run time, which is checked."""
+        now = shape_of(expr)
+        if all(map(same_dim, now, shape)):
+            return expr
+        for mine, wanted in zip(now, shape, strict=True):
+            self.require_equal(mine, wanted)
+        return self.emit(relax.op.reshape(expr, relax.ShapeExpr(list(shape))))
+
     # --- dimensions that depend on the data -----------------------------------------------------
 
-    def dims(self, index: int) -> list[Dim]:
+    def dims(self, index: int, sizes: bool = False) -> list[Dim]:
         """Elements of an integer tensor input as dimension expressions.
 
         Elements computed at run time are read back there and become fresh symbolic dimensions.
+        ``sizes`` says that they are extents and so never negative.
         """
         return [
             item if isinstance(item, (int, ir.Expr)) else int(item)
-            for item in self.settled(self.tensor(index)).reshape(-1)
+            for item in self.settled(self.tensor(index), sizes).reshape(-1)
         ]
 
-    def settled(self, value: Tensor) -> Array:
-        """An integer tensor's elements as an object array of dimension expressions."""
+    def settled(self, value: Tensor, sizes: bool = False) -> Array:
+        """An integer tensor's elements as an object array of dimension expressions.
+
+        Args:
+            sizes: the elements are extents and so never negative.
+        """
         if isinstance(value, Known):
             return value.array.astype(object)
         if isinstance(value, Symbolic):
@@ -245,7 +288,8 @@ class NodeContext:
             if count > 16:
                 raise Unsupported(f"{count} dimensions would have to be read at run time")
             flat = self.cast(self.reshape(value.expr, (count,)), "int64")
-            variables = [tirx.Var(f"{_identifier(self._name)}_{i}", "int64") for i in range(count)]
+            stem = f"{SIZE_PREFIX if sizes else 'd_'}{_identifier(self._name)}"
+            variables = [tirx.Var(f"{stem}_{i}", "int64") for i in range(count)]
             read = self.bb.emit(relax.op.tensor_to_shape(flat))
             self.bb.match_cast(read, relax.ShapeType(variables))
             elements = np.empty(count, dtype=object)
@@ -256,4 +300,4 @@ class NodeContext:
 
 def _identifier(name: str) -> str:
     cleaned = "".join(c if c.isalnum() else "_" for c in name)[-24:].strip("_")
-    return f"d_{cleaned or 'dim'}"
+    return cleaned or "dim"

@@ -49,7 +49,9 @@ def if_(ctx: NodeContext) -> list[Value]:
     return _merge(ctx, condition, sides[0], sides[1])  # type: ignore[arg-type]
 
 
-def _only_possible(ctx: NodeContext, condition: relax.Expr, branch: Any, taken: bool) -> list[Value]:
+def _only_possible(
+    ctx: NodeContext, condition: relax.Expr, branch: Any, taken: bool
+) -> list[Value]:
     """The side that fits the input shapes; the runtime refuses the other condition."""
     flag = ctx.reshape(ctx.cast(condition, "int64"), (1,))
     read = ctx.bb.emit(relax.op.tensor_to_shape(flag))
@@ -85,9 +87,7 @@ def _merge(
     return results
 
 
-def _settled_shape(
-    ctx: NodeContext, item: relax.Expr, a: Any, b: Any, number: int
-) -> relax.Expr:
+def _settled_shape(ctx: NodeContext, item: relax.Expr, a: Any, b: Any, number: int) -> relax.Expr:
     """Give a merged result dimensions: equal ones are kept, others become symbolic."""
     if len(a.shape) != len(b.shape):
         raise Unsupported("branches that yield tensors of different rank")
@@ -193,5 +193,3 @@ def _slice_at(ctx: NodeContext, index: int, axis: int, place: int) -> Value:
     piece = ctx.as_expr(cut(ctx, ctx.expr(index), {axis: (place, place + 1, 1)}))
     dims = list(shape_of(piece))
     return Dynamic(ctx.reshape(piece, [*dims[:axis], *dims[axis + 1 :]]))
-
-

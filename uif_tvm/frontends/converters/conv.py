@@ -132,9 +132,7 @@ def conv(ctx: NodeContext) -> relax.Expr:
     window = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     check_window(ctx, dims[2:], window, before, after)
     groups = int(ctx.attrs.get("group", 1))
-    y = emit_conv(
-        ctx, ctx.expr(0), ctx.expr(1), strides, before, after, dilations, groups
-    )
+    y = emit_conv(ctx, ctx.expr(0), ctx.expr(1), strides, before, after, dilations, groups)
     return add_bias(ctx, y, ctx.expr(2)) if ctx.has(2) else y
 
 
@@ -168,7 +166,9 @@ def _phase_weights(
         spread = spread.reshape(groups, cin // groups, cog, *split)
         spread = np.flip(spread, tuple(3 + 2 * i for i in range(rank)))
         order = [0, 2, *[4 + 2 * i for i in range(rank)], 1, *[3 + 2 * i for i in range(rank)]]
-        return ctx.importer.constant(np.ascontiguousarray(spread.transpose(order)).reshape(shape)), taps
+        return ctx.importer.constant(
+            np.ascontiguousarray(spread.transpose(order)).reshape(shape)
+        ), taps
 
     def compute(w: te.Tensor) -> te.Tensor:
         def at(out: Any, inner: Any, *j: Any) -> Any:
@@ -200,9 +200,7 @@ def _transpose_geometry(
     rank = len(sizes)
     extra = spatial(ctx, "output_padding", rank, 0)
     mode = ctx.attrs.get("auto_pad", "NOTSET")
-    full = [
-        s * (n - 1) + o + k for n, s, o, k in zip(extents, strides, extra, sizes, strict=True)
-    ]
+    full = [s * (n - 1) + o + k for n, s, o, k in zip(extents, strides, extra, sizes, strict=True)]
     wanted = ctx.attrs.get("output_shape")
     if not wanted and mode in ("SAME_UPPER", "SAME_LOWER"):
         wanted = [n * s for n, s in zip(extents, strides, strict=True)]
@@ -257,9 +255,7 @@ def conv_transpose(ctx: NodeContext) -> relax.Expr:
         left.append(j - 1 - first)
         right.append(tail)
         firsts.append(first)
-    y = emit_conv(
-        ctx, ctx.expr(0), w, [1] * rank, left, right, [1] * rank, groups
-    )
+    y = emit_conv(ctx, ctx.expr(0), w, [1] * rank, left, right, [1] * rank, groups)
     y = _interleave(ctx, y, strides, weights[1] * groups)
     ranges: dict[int, tuple[Dim, Dim, int]] = {}
     for axis, (lo, out, first, s) in enumerate(zip(before, outputs, firsts, strides, strict=True)):
@@ -273,9 +269,7 @@ def conv_transpose(ctx: NodeContext) -> relax.Expr:
     return add_bias(ctx, y, ctx.expr(2)) if ctx.has(2) else y
 
 
-def _interleave(
-    ctx: NodeContext, y: relax.Expr, strides: list[int], channels: int
-) -> relax.Expr:
+def _interleave(ctx: NodeContext, y: relax.Expr, strides: list[int], channels: int) -> relax.Expr:
     """(N, C * prod(s), *Q) to (N, C, *(Q * s))."""
     if math.prod(strides) == 1:
         return y
@@ -310,9 +304,7 @@ def col2im(ctx: NodeContext) -> relax.Expr:
         taps = [te.reduce_axis((0, b), name=f"k{i}") for i, b in enumerate(block)]
 
         def at(n: Any, c: Any, *o: Any) -> Any:
-            places = [
-                o[i] + pads[i] - taps[i] * dilations[i] for i in range(rank)
-            ]
+            places = [o[i] + pads[i] - taps[i] * dilations[i] for i in range(rank)]
             blocks = [tirx.floordiv(p, s) for p, s in zip(places, strides, strict=True)]
             ok = [tirx.floormod(p, s) == 0 for p, s in zip(places, strides, strict=True)]
             ok += [q >= 0 for q in blocks]
@@ -328,5 +320,3 @@ def col2im(ctx: NodeContext) -> relax.Expr:
         return te.compute((batch, channels, *image), at, name="col2im")
 
     return ctx.te(compute, ctx.expr(0), name="col2im")
-
-

@@ -95,13 +95,9 @@ def pairwise(
     return ctx.te(compute, left, right, name=name)
 
 
-def each(
-    ctx: NodeContext, expr: relax.Expr, fn: Callable[[Any], Any], name: str
-) -> relax.Expr:
+def each(ctx: NodeContext, expr: relax.Expr, fn: Callable[[Any], Any], name: str) -> relax.Expr:
     """An element-wise TE function of one operand."""
-    return ctx.te(
-        lambda a: te.compute(a.shape, lambda *i: fn(a(*i)), name=name), expr, name=name
-    )
+    return ctx.te(lambda a: te.compute(a.shape, lambda *i: fn(a(*i)), name=name), expr, name=name)
 
 
 @converter("Div")
@@ -204,8 +200,10 @@ def _integer_power(base: Any, exponent: Any) -> Any:
     Exponents above 63 overflow every integer base but 0, 1 and -1, for which the low bits decide.
     """
     one, zero = tirx.const(1, kind(base)), tirx.const(0, kind(base))
-    clipped = tirx.min(exponent, tirx.const(62, kind(exponent)) + tirx.truncmod(
-        exponent, tirx.const(2, kind(exponent))))
+    clipped = tirx.min(
+        exponent,
+        tirx.const(62, kind(exponent)) + tirx.truncmod(exponent, tirx.const(2, kind(exponent))),
+    )
     result, square = one, base
     rest = clipped
     for _ in range(6):
@@ -288,23 +286,25 @@ def where(ctx: NodeContext) -> relax.Expr:
 def clip(ctx: NodeContext) -> relax.Expr:
     """Clamp to [min, max]; NaN stays NaN."""
     dtype = ctx.dtype(0)
-    low = _bound(ctx, 1, "min")
-    high = _bound(ctx, 2, "max")
-    if all(bound is None or isinstance(bound, float) for bound in (low, high)) and is_float(dtype):
-        floor = -3.4028234663852886e38 if low is None else float(low)  # type: ignore[arg-type]
-        ceil = 3.4028234663852886e38 if high is None else float(high)  # type: ignore[arg-type]
-        if floor > ceil:
-            floor = ceil
-        if low is None and high is None:
-            return ctx.expr(0)
-        if low is not None and high is not None:
-            return ctx.emit(relax.op.clip(ctx.expr(0), floor, ceil))
+    low, high = _bound(ctx, 1, "min"), _bound(ctx, 2, "max")
+    if all(bound is None or isinstance(bound, (int, float)) for bound in (low, high)):
+
+        def limited(v: Any) -> Any:
+            result = v
+            for bound, larger in ((low, True), (high, False)):
+                if bound is not None:
+                    edge = tirx.const(bound, dtype)
+                    result = tirx.Select(result < edge if larger else result > edge, edge, result)
+            return result
+
+        return (
+            ctx.expr(0) if low is None and high is None else each(ctx, ctx.expr(0), limited, "clip")
+        )
     result = ctx.expr(0)
     for bound, larger in ((low, True), (high, False)):
-        if bound is None:
-            continue
-        other = ctx.const(bound, dtype) if isinstance(bound, (int, float)) else bound
-        result = pairwise(ctx, result, other, _pick(larger), "clip")
+        if bound is not None:
+            other = ctx.const(bound, dtype) if isinstance(bound, (int, float)) else bound
+            result = pairwise(ctx, result, other, _pick(larger), "clip")
     return result
 
 

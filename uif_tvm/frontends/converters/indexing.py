@@ -14,9 +14,9 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
-from uif_tvm.frontends.converters.elementwise import _pick, is_float
+from uif_tvm.frontends.converters.dtypes import kind
+from uif_tvm.frontends.converters.elementwise import _pick
 from uif_tvm.frontends.converters.kernels import (
-    argsort_rows,
     call_kernel,
     count_true,
     dim,
@@ -24,7 +24,10 @@ from uif_tvm.frontends.converters.kernels import (
     scatter_rows,
 )
 from uif_tvm.frontends.converters.registry import converter
+from uif_tvm.frontends.converters.shape import cut
 from uif_tvm.frontends.onnx.values import Dim, Dynamic, Known, same_dim, shape_of, simplify
+from uif_tvm.kernels.scan import inclusive_scan
+from uif_tvm.kernels.sorting import sort
 
 
 def normalised(ctx: NodeContext, index: int, extent: Dim) -> relax.Expr:
@@ -40,15 +43,11 @@ def normalised(ctx: NodeContext, index: int, extent: Dim) -> relax.Expr:
 
 def clamped(ctx: NodeContext, expr: relax.Expr, extent: Dim) -> relax.Expr:
     """Indices computed at run time, normalised and clamped."""
-    symbols = [] if isinstance(extent, int) else list(tirx.analysis.undefined_vars(extent))
 
-    def compute(a: te.Tensor, *params: Any) -> te.Tensor:
-        size: Any = tirx.const(extent, "int64") if isinstance(extent, int) else extent
-        if params:
-            size = tirx.stmt_functor.substitute(size, dict(zip(symbols, params, strict=True)))
-        return te.compute(a.shape, lambda *i: inside(a(*i), size), name="clamp_index")
+    def compute(local: list[Any], a: te.Tensor) -> te.Tensor:
+        return te.compute(a.shape, lambda *i: inside(a(*i), local[0]), name="clamp_index")
 
-    return ctx.te(compute, expr, *symbols, name="clamp_index")
+    return ctx.te_dims(compute, [expr], [extent], "clamp_index")
 
 
 def inside(value: Any, extent: Any) -> Any:
@@ -108,7 +107,9 @@ def _check_cover(ctx: NodeContext, axis: int) -> None:
 def _same(left: tuple[Dim, ...], right: tuple[Dim, ...]) -> bool:
     """Equal shapes, as far as import can tell."""
     return len(left) == len(right) and all(
-        a == b for a, b in zip(left, right, strict=True) if isinstance(a, int) and isinstance(b, int)
+        a == b
+        for a, b in zip(left, right, strict=True)
+        if isinstance(a, int) and isinstance(b, int)
     )
 
 
@@ -128,9 +129,7 @@ def gather_nd(ctx: NodeContext) -> relax.Expr:
         shape = [*index.shape[:-1], *data.shape[batch + depth :]]
 
         def at(*i: Any) -> Any:
-            chosen = [
-                inside(index(*i[:lead], k), data.shape[batch + k]) for k in range(depth)
-            ]
+            chosen = [inside(index(*i[:lead], k), data.shape[batch + k]) for k in range(depth)]
             return data(*i[:batch], *chosen, *i[lead:])
 
         return te.compute(shape, at, name="gather_nd")
@@ -164,9 +163,7 @@ def _scatter(
     kernel = scatter_rows(
         dim(outer, "outer"), dim(inner, "inner"), dim(count, "count"), store, REDUCTIONS[reduction]
     )
-    (result,) = call_kernel(
-        ctx, kernel, [data, rows, values], [[outer, inner]], [store], "scatter"
-    )
+    (result,) = call_kernel(ctx, kernel, [data, rows, values], [[outer, inner]], [store], "scatter")
     return ctx.cast(ctx.reshape(result, dims), dtype)
 
 
@@ -255,7 +252,7 @@ def true_positions(ctx: NodeContext, mask: relax.Expr) -> relax.Expr:
     (number,) = call_kernel(
         ctx, count_true(dim(total, "total")), [flat], [[1]], ["int64"], "count_true"
     )
-    found = ctx.settled(Dynamic(number))[0]
+    found = ctx.settled(Dynamic(number), sizes=True)[0]
     kernel = positions_true(dim(total, "total"), tirx.Var("found", "int64"))
     (positions,) = call_kernel(ctx, kernel, [flat], [[found]], ["int64"], "true_positions")
     return positions
@@ -293,27 +290,6 @@ def argmax(ctx: NodeContext) -> relax.Expr:
     return ctx.emit(relax.op.subtract(ctx.const(last, "int64"), found))
 
 
-def order_rows(ctx: NodeContext, x: relax.Expr, descending: bool) -> relax.Expr:
-    """Stable sort order along the last axis; NaN counts as the largest, as NumPy has it."""
-    dims = ctx.static(shape_of(x))
-    dtype = str(x.ty.dtype)
-    rows, length = math.prod(dims[:-1]), dims[-1]
-
-    def smaller(a: Any, b: Any) -> Any:
-        if is_float(dtype):
-            return tirx.any(a < b, tirx.all(b != b, a == a))
-        return a < b
-
-    def before(a: Any, b: Any) -> Any:
-        return smaller(b, a) if descending else smaller(a, b)
-
-    passes = max(math.ceil(math.log2(max(length, 1))), 0)
-    kernel = argsort_rows(dim(rows, "rows"), dim(length, "length"), passes, dtype, before)
-    flat = ctx.reshape(x, [rows, length])
-    (order,) = call_kernel(ctx, kernel, [flat], [[rows, length]], ["int64"], "argsort")
-    return ctx.reshape(order, dims)
-
-
 @converter("TopK")
 def topk(ctx: NodeContext) -> list[relax.Expr]:
     """The k largest or smallest along an axis, with indices; equals in order of index."""
@@ -323,26 +299,13 @@ def topk(ctx: NodeContext) -> list[relax.Expr]:
     extent = ctx.static_shape(0)[axis]
     if isinstance(k, int) and not 0 <= k <= extent:
         raise ctx.invalid(f"k = {k} for a dimension of {extent}")
-    perm = [a for a in range(rank) if a != axis] + [axis]
-    x = ctx.expr(0)
-    moved = x if axis == rank - 1 else ctx.emit(relax.op.permute_dims(x, perm))
-    order = order_rows(ctx, moved, bool(ctx.attrs.get("largest", 1)))
+    descending = bool(ctx.attrs.get("largest", 1))
+    ordered = ctx.te(lambda a: sort(a, axis, descending), ctx.expr(0), name="sort")
     count = k if isinstance(k, int) else simplify(tirx.max(tirx.min(k, extent), 0))
-    symbols = [] if isinstance(count, int) else list(tirx.analysis.undefined_vars(count))
-
-    def values(data: te.Tensor, at: te.Tensor, *params: Any) -> list[te.Tensor]:
-        length = count if isinstance(count, int) else tirx.stmt_functor.substitute(
-            count, dict(zip(symbols, params, strict=True)))
-        shape = [*data.shape[:-1], length]
-        first = te.compute(shape, lambda *i: data(*i[:-1], at(*i)), name="topk_values")
-        return [first, te.compute(shape, lambda *i: at(*i), name="topk_indices")]
-
-    pair = ctx.te(values, moved, order, *symbols, name="topk")
-    back = [perm.index(a) for a in range(rank)]
-    results = [ctx.emit(relax.TupleGetItem(pair, i)) for i in range(2)]
-    if axis == rank - 1:
-        return results
-    return [ctx.emit(relax.op.permute_dims(result, back)) for result in results]
+    return [
+        ctx.as_expr(cut(ctx, ctx.emit(relax.TupleGetItem(ordered, i)), {axis: (0, count, 1)}))
+        for i in range(2)
+    ]
 
 
 @converter("OneHot")
@@ -387,25 +350,35 @@ def cumsum(ctx: NodeContext) -> relax.Expr:
 
 
 def _cumsum(ctx: NodeContext, axis: int) -> relax.Expr:
-    x = ctx.expr(0)
-    if ctx.attrs.get("reverse", 0):
-        x = ctx.emit(relax.op.flip(x, axis))
-    exclusive = bool(ctx.attrs.get("exclusive", 0))
-    dtype = ctx.dtype(0)
-    result = ctx.emit(relax.op.cumsum(x, axis, dtype, exclusive))
-    return ctx.emit(relax.op.flip(result, axis)) if ctx.attrs.get("reverse", 0) else result
+    return _running(ctx, axis, lambda a, b: a + b, 0)
 
 
 @converter("CumProd")
 def cumprod(ctx: NodeContext) -> relax.Expr:
     """Running products along an axis."""
     axis = ctx.axis(int(ctx.known(1, "the axis").reshape(-1)[0]), ctx.rank(0))
-    x = ctx.expr(0)
+    return _running(ctx, axis, lambda a, b: a * b, 1)
+
+
+def _running(
+    ctx: NodeContext, axis: int, combine: Callable[[Any, Any], Any], neutral: int
+) -> relax.Expr:
+    """A scan, from the far end with ``reverse``, without the element itself if ``exclusive``."""
     reverse = bool(ctx.attrs.get("reverse", 0))
-    x = ctx.emit(relax.op.flip(x, axis)) if reverse else x
     exclusive = bool(ctx.attrs.get("exclusive", 0))
-    result = ctx.emit(relax.op.cumprod(x, axis, ctx.dtype(0), exclusive))
-    return ctx.emit(relax.op.flip(result, axis)) if reverse else result
+    x = ctx.expr(0)
+    x = ctx.emit(relax.op.flip(x, axis)) if reverse else x
+    y = ctx.te(lambda a: inclusive_scan(a, axis, combine), x, name="scan")
+
+    def shifted(a: te.Tensor) -> te.Tensor:
+        def at(*i: Any) -> Any:
+            before = [*i[:axis], tirx.max(i[axis] - 1, 0), *i[axis + 1 :]]
+            return tirx.Select(i[axis] == 0, tirx.const(neutral, kind(a)), a(*before))
+
+        return te.compute(a.shape, at, name="exclusive")
+
+    y = ctx.te(shifted, y, name="exclusive") if exclusive else y
+    return ctx.emit(relax.op.flip(y, axis)) if reverse else y
 
 
 @converter("ReverseSequence")

@@ -1,4 +1,4 @@
-"""Loops that TE cannot express: scatter, compaction, stable sort; as whole TIR functions.
+"""Loops that TE cannot express: scatter and compaction; as whole TIR functions.
 
 They are opaque to fusion and to schedules (``tirx.is_scheduled``), serial, and never touch an
 element outside their buffers: indices are clamped before they get here.
@@ -62,12 +62,13 @@ def scatter_rows(
         updates: T.Buffer((count, inner), dtype),
         out: T.Buffer((outer, inner), dtype),
     ):
-        for i in range(outer):
-            for j in range(inner):
-                out[i, j] = data[i, j]
-        for m in range(count):
-            for j in range(inner):
-                out[index[m], j] = combine(out[index[m], j], updates[m, j])
+        with T.sblock("loops"):
+            for i in range(outer):
+                for j in range(inner):
+                    out[i, j] = data[i, j]
+            for m in range(count):
+                for j in range(inner):
+                    out[index[m], j] = combine(out[index[m], j], updates[m, j])
 
     return scatter
 
@@ -77,9 +78,10 @@ def count_true(count: Any) -> Any:
 
     @T.prim_func(private=True, s_tir=True)
     def count_nonzero(mask: T.Buffer((count,), "bool"), out: T.Buffer((1,), "int64")):
-        out[0] = T.int64(0)
-        for i in range(count):
-            out[0] = out[0] + T.Select(mask[i], T.int64(1), T.int64(0))
+        with T.sblock("loops"):
+            out[0] = T.int64(0)
+            for i in range(count):
+                out[0] = out[0] + T.Select(mask[i], T.int64(1), T.int64(0))
 
     return count_nonzero
 
@@ -89,60 +91,13 @@ def positions_true(count: Any, found: Any) -> Any:
 
     @T.prim_func(private=True, s_tir=True)
     def positions(mask: T.Buffer((count,), "bool"), out: T.Buffer((found,), "int64")):
-        at = T.alloc_buffer((1,), "int64")
-        at[0] = T.int64(0)
-        for i in range(count):
-            if mask[i]:
-                if at[0] < found:
-                    out[at[0]] = i
-                    at[0] = at[0] + T.int64(1)
+        with T.sblock("loops"):
+            at = T.alloc_buffer((1,), "int64")
+            at[0] = T.int64(0)
+            for i in range(count):
+                if mask[i]:
+                    if at[0] < found:
+                        out[at[0]] = i
+                        at[0] = at[0] + T.int64(1)
 
     return positions
-
-
-def argsort_rows(rows: Any, length: Any, passes: int, dtype: str, before: Any) -> Any:
-    """Stable order of each row by a bottom-up merge sort.
-
-    Args:
-        rows, length: extents of the data.
-        passes: ceil(log2(length)).
-        dtype: of the data.
-        before: ``before(a, b)`` is true where ``a`` must stand strictly before ``b``.
-    """
-    rounds = tirx.IntImm("int64", passes)
-
-    @T.prim_func(private=True, s_tir=True)
-    def argsort(
-        data: T.Buffer((rows, length), dtype), order: T.Buffer((rows, length), "int64")
-    ):
-        other = T.alloc_buffer((length,), "int64")
-        at = T.alloc_buffer((4,), "int64")  # next left, next right, end of left, end of right
-        for r in range(rows):
-            for i in range(length):
-                order[r, i] = i
-            for p in range(rounds):
-                for i in range(length):
-                    other[i] = order[r, i]
-                for start in range(
-                    (length + (T.int64(2) << p) - T.int64(1)) // (T.int64(2) << p)
-                ):
-                    at[0] = start * (T.int64(2) << p)
-                    at[2] = T.min(at[0] + (T.int64(1) << p), length)
-                    at[1] = at[2]
-                    at[3] = T.min(at[0] + (T.int64(2) << p), length)
-                    for k in range(T.int64(2) << p):
-                        if start * (T.int64(2) << p) + k < length:
-                            if at[1] >= at[3]:
-                                order[r, start * (T.int64(2) << p) + k] = other[at[0]]
-                                at[0] = at[0] + T.int64(1)
-                            elif at[0] >= at[2]:
-                                order[r, start * (T.int64(2) << p) + k] = other[at[1]]
-                                at[1] = at[1] + T.int64(1)
-                            elif before(data[r, other[at[1]]], data[r, other[at[0]]]):
-                                order[r, start * (T.int64(2) << p) + k] = other[at[1]]
-                                at[1] = at[1] + T.int64(1)
-                            else:
-                                order[r, start * (T.int64(2) << p) + k] = other[at[0]]
-                                at[0] = at[0] + T.int64(1)
-
-    return argsort

@@ -27,13 +27,11 @@ def emit_matmul(
     if not same_dim(*inner):
         wanted: list[Dim] = list(right)
         wanted[-2 if len(right) > 1 else 0] = left[-1]
-        b = ctx.bb.match_cast(b, relax.TensorType(wanted, b.ty.dtype))
+        b = ctx.with_shape(b, wanted)
     if len(right) == 2 and len(left) > 2:
         rows = simplify(math.prod(left[:-1]))
         flat = ctx.reshape(a, [rows, left[-1]])
-        return ctx.reshape(
-            ctx.emit(relax.op.matmul(flat, b, out_dtype)), [*left[:-1], right[-1]]
-        )
+        return ctx.reshape(ctx.emit(relax.op.matmul(flat, b, out_dtype)), [*left[:-1], right[-1]])
     return ctx.emit(relax.op.matmul(a, b, out_dtype))
 
 

@@ -80,9 +80,7 @@ def _classified(ctx: NodeContext, scores: relax.Expr, labels: Array) -> list[rel
     return [label, post_transform(ctx, scores, mode)]
 
 
-def _binary(
-    ctx: NodeContext, scores: relax.Expr, labels: Array, mode: str
-) -> list[relax.Expr]:
+def _binary(ctx: NodeContext, scores: relax.Expr, labels: Array, mode: str) -> list[relax.Expr]:
     """Two labels, one score: positive above 0, or above 0.5 where it is a probability."""
     second = ctx.emit(relax.op.sigmoid(scores)) if mode == "LOGISTIC" else scores
     threshold = ctx.const(0.5 if mode == "NONE" else 0.0, "float32")
@@ -258,23 +256,24 @@ def forest_kernel(rows: Any, features: int, forest: Forest, outputs: int) -> Any
         weight: T.Buffer((leaves,), "float32"),
         out: T.Buffer((rows, outputs_), "float32"),
     ):
-        at = T.alloc_buffer((1,), "int64")
-        for r in range(rows):
-            for o in range(outputs_):
-                out[r, o] = T.float32(0)
-            for t in range(trees):
-                at[0] = roots[t]
-                for _ in range(depth):
-                    if goes_yes(
-                        x[r, feature[at[0]]], threshold[at[0]], mode[at[0]], missing[at[0]]
-                    ):
-                        at[0] = yes[at[0]]
-                    else:
-                        at[0] = no[at[0]]
-                for e in range(count[at[0]]):
-                    out[r, target[start[at[0]] + e]] = (
-                        out[r, target[start[at[0]] + e]] + weight[start[at[0]] + e]
-                    )
+        with T.sblock("loops"):
+            at = T.alloc_buffer((1,), "int64")
+            for r in range(rows):
+                for o in range(outputs_):
+                    out[r, o] = T.float32(0)
+                for t in range(trees):
+                    at[0] = roots[t]
+                    for _ in range(depth):
+                        if goes_yes(
+                            x[r, feature[at[0]]], threshold[at[0]], mode[at[0]], missing[at[0]]
+                        ):
+                            at[0] = yes[at[0]]
+                        else:
+                            at[0] = no[at[0]]
+                    for e in range(count[at[0]]):
+                        out[r, target[start[at[0]] + e]] = (
+                            out[r, target[start[at[0]] + e]] + weight[start[at[0]] + e]
+                        )
 
     return walk
 
@@ -327,5 +326,3 @@ def tree_classifier(ctx: NodeContext) -> list[relax.Expr]:
         forest = Forest(**{**vars(forest), "target": np.zeros_like(forest.target)})
     scores = forest_scores(ctx, forest, 1 if single else len(labels))
     return _classified(ctx, scores, labels)
-
-

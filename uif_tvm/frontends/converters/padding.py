@@ -56,34 +56,25 @@ def emit_pad(
     if mode not in ("constant", "reflect", "edge", "wrap"):
         raise ctx.invalid(f"mode {mode!r} does not exist")
     if mode == "reflect":
-        for dim, amount in [*zip(shape_of(x), low, strict=True), *zip(shape_of(x), high, strict=True)]:
+        for dim, amount in [
+            *zip(shape_of(x), low, strict=True),
+            *zip(shape_of(x), high, strict=True),
+        ]:
             if isinstance(dim, int) and isinstance(amount, int) and amount and dim < 2:
                 raise ctx.invalid(f"reflect padding of a dimension of {dim}")
-    symbols = list(
-        {
-            v
-            for amount in [*low, *high]
-            if not isinstance(amount, int)
-            for v in tirx.analysis.undefined_vars(amount)
-        }
-    )
     fills = [fill] if mode == "constant" and fill is not None else []
 
-    def compute(a: te.Tensor, *rest: Any) -> te.Tensor:
-        mapping = dict(zip(symbols, rest[len(fills) :], strict=True))
-
-        def local(v: Dim) -> Any:
-            return v if isinstance(v, int) else tirx.stmt_functor.substitute(v, mapping)
-
-        shape = [d + local(lo) + local(hi) for d, lo, hi in zip(a.shape, low, high, strict=True)]
+    def compute(local: list[Any], a: te.Tensor, *rest: te.Tensor) -> te.Tensor:
+        before, after = local[: len(low)], local[len(low) :]
+        shape = [d + lo + hi for d, lo, hi in zip(a.shape, before, after, strict=True)]
 
         def at(*index: Any) -> Any:
             inside, source = [], []
-            for i, d, lo, hi in zip(index, a.shape, low, high, strict=True):
+            for i, d, lo, hi in zip(index, a.shape, before, after, strict=True):
                 if isinstance(lo, int) and isinstance(hi, int) and lo == hi == 0:
                     source.append(i)
                     continue
-                place = i - local(lo)
+                place = i - lo
                 if mode == "constant":
                     inside += [place >= 0, place < d]
                 source.append(_source(place, d, mode))
@@ -93,7 +84,7 @@ def emit_pad(
 
         return te.compute(shape, at, name="pad")
 
-    return ctx.te(compute, x, *fills, *symbols, name="pad")
+    return ctx.te_dims(compute, [x, *fills], [*low, *high], "pad")
 
 
 def _source(place: Any, extent: Any, mode: str) -> Any:

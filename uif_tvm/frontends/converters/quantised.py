@@ -144,8 +144,9 @@ def dynamic_quantize(ctx: NodeContext) -> list[relax.Expr]:
         def at() -> Any:
             nothing = s() == tirx.const(0.0, "float32")
             safe = tirx.Select(nothing, tirx.const(1.0, "float32"), s())
-            return saturate(tirx.const(0.0, "float32") - lo() / safe, tirx.const(0, "int32"),
-                            "uint8")
+            return saturate(
+                tirx.const(0.0, "float32") - lo() / safe, tirx.const(0, "int32"), "uint8"
+            )
 
         return te.compute((), at, name="zero_point")
 
@@ -194,8 +195,9 @@ def shifted(ctx: NodeContext, index: int, zero: int, axis: int) -> tuple[relax.E
 def _along(points: Array, rank: int, axis: int) -> Array:
     if points.size == 1:
         return points.reshape(())
-    return points if points.ndim > 1 else points.reshape(
-        [-1 if a == axis else 1 for a in range(rank)])
+    return (
+        points if points.ndim > 1 else points.reshape([-1 if a == axis else 1 for a in range(rank)])
+    )
 
 
 def integer_matmul(ctx: NodeContext, a: relax.Expr, b: relax.Expr, bound: int) -> relax.Expr:
@@ -230,9 +232,7 @@ def _matmul_integer(ctx: NodeContext, a: int, b: int, a_zero: int, b_zero: int) 
     return integer_matmul(ctx, left, right, left_bound * right_bound)
 
 
-def _conv_integer(
-    ctx: NodeContext, x: int, w: int, x_zero: int, w_zero: int
-) -> relax.Expr:
+def _conv_integer(ctx: NodeContext, x: int, w: int, x_zero: int, w_zero: int) -> relax.Expr:
     """int32 convolution of shifted 8-bit operands; padding counts as the zero point."""
     data, data_bound = shifted(ctx, x, x_zero, 1)
     weights, weight_bound = shifted(ctx, w, w_zero, 0)

@@ -47,9 +47,7 @@ def uniform_at(position: Any, seed: int, stream: int) -> Any:
 
 def normal_at(position: Any, seed: int) -> Any:
     """A float32 of the standard normal distribution (Box and Muller)."""
-    radius = tirx.sqrt(
-        tirx.const(-2.0, "float32") * tirx.log(uniform_at(position, seed, 0))
-    )
+    radius = tirx.sqrt(tirx.const(-2.0, "float32") * tirx.log(uniform_at(position, seed, 0)))
     angle = tirx.const(2 * math.pi, "float32") * uniform_at(position, seed, 1)
     return radius * tirx.cos(angle)
 

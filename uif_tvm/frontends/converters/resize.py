@@ -198,5 +198,3 @@ def _rois(ctx: NodeContext, rank: int) -> list[tuple[float, float]]:
     for number, axis in enumerate(axes):
         rois[axis] = (given[number], given[number + len(axes)])
     return rois
-
-

@@ -73,9 +73,7 @@ def concat(ctx: NodeContext) -> Any:
     rank = len(shape_of(exprs[0])) + new
     axis = ctx.axis(int(ctx.attrs["axis"]), rank)
     if new:
-        exprs = [
-            ctx.reshape(e, [*shape_of(e)[:axis], 1, *shape_of(e)[axis:]]) for e in exprs
-        ]
+        exprs = [ctx.reshape(e, [*shape_of(e)[:axis], 1, *shape_of(e)[axis:]]) for e in exprs]
     if len(exprs) == 1:
         return exprs[0]
     return ctx.emit(relax.op.concat(concat_aligned(ctx, exprs, axis), axis))

@@ -95,11 +95,7 @@ def reshape(ctx: NodeContext) -> relax.Expr:
 
 def checked_reshape(ctx: NodeContext, expr: relax.Expr, wanted: list[Dim]) -> relax.Expr:
     """Reshape; where the element counts agree only at run time, the runtime checks them."""
-    difference = simplify(math.prod(shape_of(expr)) - math.prod(wanted))
-    if not (isinstance(difference, int) and difference == 0):
-        count = ctx.bb.emit(relax.ShapeExpr([simplify(math.prod(wanted))]))
-        expected = simplify(math.prod(shape_of(expr)))
-        ctx.bb.match_cast(count, relax.ShapeType([expected]))
+    ctx.require_equal(math.prod(shape_of(expr)), math.prod(wanted))
     return ctx.reshape(expr, wanted)
 
 
@@ -122,7 +118,9 @@ def _reshape_at_run_time(ctx: NodeContext) -> relax.Expr:
         rest: Any = one
         for dim in dims:
             rest = rest * tirx.Select(dim < 1, one, dim)
-        dims = [tirx.Select(d < 0, tirx.truncdiv(tirx.const(total, "int64"), rest), d) for d in dims]
+        dims = [
+            tirx.Select(d < 0, tirx.truncdiv(tirx.const(total, "int64"), rest), d) for d in dims
+        ]
 
         def element(i: Any) -> Any:
             result: Any = tirx.const(0, "int64")
@@ -133,7 +131,7 @@ def _reshape_at_run_time(ctx: NodeContext) -> relax.Expr:
         return te.compute((rank,), element, name="target_shape")
 
     target = Dynamic(ctx.te(compute, ctx.expr(1), name="target_shape"))
-    wanted = [simplify(dim) for dim in ctx.settled(target).reshape(-1)]
+    wanted = [simplify(dim) for dim in ctx.settled(target, sizes=True).reshape(-1)]
     return checked_reshape(ctx, ctx.expr(0), wanted)
 
 
@@ -210,7 +208,9 @@ def concat(ctx: NodeContext) -> Any:
     kept = [t for t in tensors if not (isinstance(t.shape[axis], int) and t.shape[axis] == 0)]
     if len(kept) <= 1:
         return kept[0] if kept else tensors[0]
-    return ctx.emit(relax.op.concat(concat_aligned(ctx, [ctx.as_expr(t) for t in kept], axis), axis))
+    return ctx.emit(
+        relax.op.concat(concat_aligned(ctx, [ctx.as_expr(t) for t in kept], axis), axis)
+    )
 
 
 def concat_aligned(ctx: NodeContext, exprs: list[relax.Expr], axis: int) -> list[relax.Expr]:
@@ -224,12 +224,7 @@ def concat_aligned(ctx: NodeContext, exprs: list[relax.Expr], axis: int) -> list
             raise ctx.invalid(f"shapes {[list(map(str, s)) for s in shapes]} cannot be joined")
         for s in shapes:
             s[at] = fixed[0]
-    return [
-        expr
-        if all(same_dim(a, b) for a, b in zip(shape_of(expr), s, strict=True))
-        else ctx.bb.match_cast(expr, relax.TensorType(s, expr.ty.dtype))
-        for expr, s in zip(exprs, shapes, strict=True)
-    ]
+    return [ctx.with_shape(expr, s) for expr, s in zip(exprs, shapes, strict=True)]
 
 
 @converter("Split")
@@ -264,9 +259,7 @@ def split(ctx: NodeContext) -> list[Any]:
     return results
 
 
-def cut(
-    ctx: NodeContext, expr: relax.Expr, ranges: dict[int, tuple[Dim, Dim, int]]
-) -> Any:
+def cut(ctx: NodeContext, expr: relax.Expr, ranges: dict[int, tuple[Dim, Dim, int]]) -> Any:
     """Slices (begin, end, step) along axes; begin and end already clamped as Python does."""
     dims = list(shape_of(expr))
     begins = {axis: begin for axis, (begin, _, _) in ranges.items()}
@@ -292,33 +285,22 @@ def cut(
                 [ranges[a][2] for a in axes],
             )
         )
-    symbols = [
-        v
-        for v in {
-            v
-            for begin in [*begins.values(), *dims]
-            if not isinstance(begin, int)
-            for v in tirx.analysis.undefined_vars(begin)
-        }
-    ]
+    order = sorted(ranges)
 
-    def compute(a: te.Tensor, *params: Any) -> te.Tensor:
-        mapping = dict(zip(symbols, params, strict=True))
-
-        def local(dim: Dim) -> Any:
-            return dim if isinstance(dim, int) else tirx.stmt_functor.substitute(dim, mapping)
+    def compute(local: list[Any], a: te.Tensor) -> te.Tensor:
+        starts = dict(zip(order, local, strict=False))
 
         def at(*index: Any) -> Any:
             return a(
                 *[
-                    local(begins[axis]) + i * ranges[axis][2] if axis in ranges else i
+                    starts[axis] + i * ranges[axis][2] if axis in ranges else i
                     for axis, i in enumerate(index)
                 ]
             )
 
-        return te.compute([local(d) for d in dims], at, name="slice")
+        return te.compute(local[len(order) :], at, name="slice")
 
-    return ctx.te(compute, expr, *symbols, name="slice")
+    return ctx.te_dims(compute, [expr], [*[begins[axis] for axis in order], *dims], "slice")
 
 
 @converter("Slice")
@@ -380,7 +362,7 @@ def _clamped(bound: Dim, extent: Dim, forward: bool, is_end: bool) -> Dim:
 @converter("Expand")
 def expand(ctx: NodeContext) -> relax.Expr:
     """Two-way broadcast with a shape."""
-    target = broadcast_shape(ctx, ctx.shape(0), ctx.dims(1))
+    target = broadcast_shape(ctx, ctx.shape(0), ctx.dims(1, sizes=True))
     return broadcast_to(ctx, ctx.expr(0), target)
 
 
@@ -397,27 +379,20 @@ def tile(ctx: NodeContext) -> relax.Expr:
     """Repeat along each axis."""
     if ctx.version < 6:
         raise Unsupported("Tile before operator set 6")
-    repeats = ctx.dims(1)
+    repeats = ctx.dims(1, sizes=True)
     if len(repeats) != ctx.rank(0):
         raise ctx.invalid(f"{len(repeats)} repeats for a tensor of rank {ctx.rank(0)}")
     dims = ctx.shape(0)
     wanted = [simplify(d * r) for d, r in zip(dims, repeats, strict=True)]
-    symbols = list(
-        {v for d in wanted if not isinstance(d, int) for v in tirx.analysis.undefined_vars(d)}
-    )
 
-    def compute(a: te.Tensor, *params: Any) -> te.Tensor:
-        mapping = dict(zip(symbols, params, strict=True))
-        shape = [
-            d if isinstance(d, int) else tirx.stmt_functor.substitute(d, mapping) for d in wanted
-        ]
+    def compute(shape: list[Any], a: te.Tensor) -> te.Tensor:
         return te.compute(
             shape,
             lambda *i: a(*[tirx.floormod(x, d) for x, d in zip(i, a.shape, strict=True)]),
             name="tile",
         )
 
-    return ctx.te(compute, ctx.expr(0), *symbols, name="tile")
+    return ctx.te_dims(compute, [ctx.expr(0)], wanted, "tile")
 
 
 @converter("Cast", "CastLike")
@@ -440,9 +415,14 @@ def cast(ctx: NodeContext) -> relax.Expr:
         zero = ctx.const(0, source)
         return ctx.emit(relax.op.not_equal(ctx.expr(0), zero))
     simple = ("float16", "float32", "float64", "bfloat16", "bool")
-    if any(name not in simple and not name.lstrip("u").startswith("int") for name in (source, target)):
+    if any(
+        name not in simple and not name.lstrip("u").startswith("int") for name in (source, target)
+    ):
         raise Unsupported(f"conversion from {source} to {target}")
-    if "int4" in (source.lstrip("u"), target.lstrip("u")) or "int2" in (source.lstrip("u"), target.lstrip("u")):
+    if "int4" in (source.lstrip("u"), target.lstrip("u")) or "int2" in (
+        source.lstrip("u"),
+        target.lstrip("u"),
+    ):
         raise Unsupported(f"conversion from {source} to {target}")
     return ctx.cast(ctx.expr(0), target)
 
@@ -451,7 +431,7 @@ def cast(ctx: NodeContext) -> relax.Expr:
 def constant_of_shape(ctx: NodeContext) -> relax.Expr:
     """A tensor of one value."""
     value = np.asarray(ctx.attrs.get("value", np.zeros(1, np.float32))).reshape(())
-    dims = ctx.dims(0)
+    dims = ctx.dims(0, sizes=True)
     fill = ctx.importer.constant(value)
     return ctx.emit(relax.op.full(relax.ShapeExpr(dims), fill, str(value.dtype)))
 
@@ -461,35 +441,41 @@ def range_(ctx: NodeContext) -> relax.Expr:
     """Numbers from start to limit; a limit that is data makes the length symbolic."""
     dtype = ctx.dtype(0)
     if "int" not in dtype:
-        start, limit, step = (ctx.known(i, "a float bound").reshape(()) for i in range(3))
-        return Known(np.arange(start, limit, step, dtype))
+        return _float_range(ctx, dtype)
     start, limit, step = (ctx.dims(i)[0] for i in range(3))
     if not isinstance(step, int) or step == 0:
         raise Unsupported("a step that arrives at run time")
     span = limit - start if step > 0 else start - limit
     length = simplify((span + abs(step) - 1) // abs(step))
     if not isinstance(length, int):
-        length = simplify(tirx.max(length, tirx.const(0, "int64")) if start != 0 else length)
-    symbols = list(
-        {
-            v
-            for d in (start, length)
-            if not isinstance(d, int)
-            for v in tirx.analysis.undefined_vars(d)
-        }
-    )
+        length = simplify(tirx.max(length, tirx.const(0, "int64")))
 
-    def compute(*params: Any) -> te.Tensor:
-        mapping = dict(zip(symbols, params, strict=True))
+    def compute(local: list[Any]) -> te.Tensor:
+        first, count = local
+        return te.compute((count,), lambda i: (first + i * step).astype(dtype), name="range")
 
-        def local(dim: Dim) -> Any:
-            return dim if isinstance(dim, int) else tirx.stmt_functor.substitute(dim, mapping)
+    return ctx.te_dims(compute, [], [start, length], "range")
 
-        return te.compute(
-            (local(length),), lambda i: (local(start) + i * step).astype(dtype), name="range"
-        )
 
-    return ctx.te(compute, *symbols, name="range")
+def _float_range(ctx: NodeContext, dtype: str) -> relax.Expr:
+    """ceil((limit - start) / step) numbers; how many is known at run time only."""
+    bounds = [ctx.reshape(ctx.expr(i), ()) for i in range(3)]
+
+    def length(start: te.Tensor, limit: te.Tensor, step: te.Tensor) -> te.Tensor:
+        def at(_: Any) -> Any:
+            zero = step() == tirx.const(0, dtype)
+            span = (limit() - start()) / tirx.Select(zero, tirx.const(1, dtype), step())
+            count = tirx.ceil(span).astype("int64")
+            return tirx.Select(zero, tirx.const(0, "int64"), tirx.max(count, 0))
+
+        return te.compute((1,), at, name="range_length")
+
+    count = ctx.settled(Dynamic(ctx.te(length, *bounds, name="range_length")), sizes=True)[0]
+
+    def fill(local: list[Any], start: te.Tensor, step: te.Tensor) -> te.Tensor:
+        return te.compute((local[0],), lambda i: start() + i.astype(dtype) * step(), name="range")
+
+    return ctx.te_dims(fill, [bounds[0], bounds[2]], [count], "range")
 
 
 @converter("EyeLike")

@@ -73,9 +73,7 @@ def resolved(node: Any, references: Mapping[str, Any]) -> Any:
     return copy
 
 
-def read_attributes(
-    node: Any, domain: str, version: int, folder: Path | None
-) -> dict[str, Any]:
+def read_attributes(node: Any, domain: str, version: int, folder: Path | None) -> dict[str, Any]:
     """All attributes of a node.
 
     Raises:

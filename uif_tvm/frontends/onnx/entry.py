@@ -49,9 +49,7 @@ def import_onnx(
         raise ImportModelError("the model is nested too deeply", code="UIF-IMPORT-DEPTH") from exc
 
 
-def _import(
-    folder: Any, proto: Any, dummy_input: Any, host_fallback: bool
-) -> ImportedModel:
+def _import(folder: Any, proto: Any, dummy_input: Any, host_fallback: bool) -> ImportedModel:
     graph = proto.graph
     versions = opset_versions(proto.opset_import)
     check_graph(graph)

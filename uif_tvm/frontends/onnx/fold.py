@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from uif_tvm.frontends.onnx.values import Array, Known, Symbolic, Value, simplify
+from uif_tvm.frontends.onnx.values import Array, Known, Symbolic, Value, decide, simplify
 
 SLOW_REFERENCE = frozenset(
     "Conv ConvTranspose ConvInteger QLinearConv DeformConv LSTM GRU RNN MaxPool AveragePool LpPool "
@@ -138,6 +138,26 @@ def _expr(item: Any) -> Any:
     return tirx.const(int(item), "int64") if _ints(item) else item
 
 
+def _compare(fn: Callable[[Any, Any], Any]) -> Callable[..., Array]:
+    def decided(left: Any, right: Any) -> bool:
+        truth = decide(fn(left, right) if _ints(left, right) else fn(_expr(left), _expr(right)))
+        if truth is None:
+            raise NotImplementedError
+        return truth
+
+    return _broadcast(decided)
+
+
+def _equal(left: Any, right: Any) -> Any:
+    from tvm import tirx
+
+    return left == right if _ints(left, right) else tirx.EQ(_expr(left), _expr(right))
+
+
+def _where(_: dict[str, Any], condition: Array, left: Array, right: Array) -> Array:
+    return np.where(condition.astype(bool), left, right)
+
+
 def _gather(attrs: dict[str, Any], data: Array, indices: Array) -> Array:
     return np.take(data, indices.astype(np.int64), axis=int(attrs.get("axis", 0)))
 
@@ -200,6 +220,12 @@ SYMBOLIC_OPS: dict[str, Callable[..., Array]] = {
     "Mod": _broadcast(_mod),
     "Min": _broadcast(_min),
     "Max": _broadcast(_max),
+    "Equal": _compare(_equal),
+    "Less": _compare(lambda a, b: a < b),
+    "LessOrEqual": _compare(lambda a, b: a <= b),
+    "Greater": _compare(lambda a, b: a > b),
+    "GreaterOrEqual": _compare(lambda a, b: a >= b),
+    "Where": _where,
     "Identity": lambda _, data: data,
     "Cast": lambda _, data: data,
     "Gather": _gather,
@@ -212,18 +238,23 @@ SYMBOLIC_OPS: dict[str, Callable[..., Array]] = {
 }
 
 
+COMPARISONS = frozenset("Equal Less LessOrEqual Greater GreaterOrEqual".split())
+
+
 def fold_symbolic(
     op_type: str, attrs: dict[str, Any], inputs: Sequence[Value | None]
 ) -> Known | Symbolic | None:
     """Result of integer shape arithmetic on symbolic dimensions, ``None`` where it is not that."""
     rule = SYMBOLIC_OPS.get(op_type)
     dtypes = {value.dtype for value in inputs if isinstance(value, (Known, Symbolic))}
-    if rule is None or not dtypes <= {"int64", "int32"}:
+    if rule is None or not dtypes <= {"int64", "int32", "bool"}:
         return None
     if op_type == "Cast" and attrs.get("to") not in (6, 7):
         return None
     dtype = {6: "int32", 7: "int64"}[attrs["to"]] if op_type == "Cast" else None
-    first = next(value for value in inputs if isinstance(value, (Known, Symbolic)))
+    if op_type in COMPARISONS:
+        dtype = "bool"
+    first = next(value for value in inputs if isinstance(value, Symbolic))
     operands: list[Array | None] = []
     for value in inputs:
         if isinstance(value, Known):
@@ -242,7 +273,9 @@ def fold_symbolic(
 
 
 def settle(elements: Array, dtype: str) -> Known | Symbolic:
-    """Simplify each element; known when all of them are integers."""
+    """Simplify each element; known when all of them are integers (or truth values)."""
+    if dtype == "bool":
+        return Known(elements.astype(bool))
     out = np.empty(elements.shape, dtype=object)
     for index in np.ndindex(*elements.shape):
         out[index] = simplify(elements[index])

@@ -94,6 +94,7 @@ class GraphImporter:
         self._depth = 0
         self._blocks = 0
         self._open_blocks: list[int] = [0]
+        self._checked: dict[int, set[tuple[str, str]]] = {}
 
     # --- what converters use -----------------------------------------------------------------
 
@@ -101,7 +102,10 @@ class GraphImporter:
         """A Relax constant, shared between uses of one array."""
         kept = self._constants.get(id(array))
         if kept is None:
-            kept = (array, relax.const(np.ascontiguousarray(array).reshape(array.shape), str(array.dtype)))
+            kept = (
+                array,
+                relax.const(np.ascontiguousarray(array).reshape(array.shape), str(array.dtype)),
+            )
             self._constants[id(array)] = kept
         return kept[1]
 
@@ -116,6 +120,10 @@ class GraphImporter:
     def open_blocks(self) -> tuple[int, ...]:
         """The branch bodies under construction; variables of others are out of scope."""
         return tuple(self._open_blocks)
+
+    def checked_dims(self) -> set[tuple[str, str]]:
+        """Pairs of dimensions that the current block compares at run time."""
+        return self._checked.setdefault(self._open_blocks[-1], set())
 
     def run_subgraph(self, graph: Any, bindings: Mapping[str, Value]) -> list[Value]:
         """Convert a subgraph in the scope of the current node; returns its outputs."""
@@ -239,9 +247,7 @@ class GraphImporter:
         if (domain, node.op_type) in self.functions or find(domain, node.op_type, version):
             return False
         schema = schema_of(domain, node.op_type, version)
-        return schema is None or not (
-            schema.has_function or schema.has_context_dependent_function
-        )
+        return schema is None or not (schema.has_function or schema.has_context_dependent_function)
 
     def _fold(
         self,
@@ -278,7 +284,9 @@ class GraphImporter:
     def _call(self, function: Any, node: Any, inputs: Sequence[Value | None]) -> list[Value]:
         """Expand a function body in place."""
         if len(inputs) > len(function.input):
-            fail("ARITY", f"passes {len(inputs)} inputs to a function of {len(function.input)}", node)
+            fail(
+                "ARITY", f"passes {len(inputs)} inputs to a function of {len(function.input)}", node
+            )
         references = {attribute.name: attribute for attribute in function.attribute_proto}
         references.update({attribute.name: attribute for attribute in node.attribute})
         versions = {domain_of(entry.domain): entry.version for entry in function.opset_import}

@@ -1,26 +1,43 @@
-"""Symbolic dimension tensors written out as real tensors."""
+"""TE functions over dimensions that are settled at run time only."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import relax, te, tirx
 
-from uif_tvm.frontends.onnx.values import Symbolic
+from uif_tvm.frontends.onnx.values import Dim, Symbolic
+
+
+def call_with_dims(
+    bb: relax.BlockBuilder,
+    function: Callable[..., Any],
+    tensors: Sequence[relax.Expr],
+    dims: Sequence[Dim],
+    name: str,
+) -> relax.Expr:
+    """Call ``function(dims, *tensors)`` as one kernel.
+
+    Dimension expressions reach a kernel only through its parameters, so they are passed along:
+    ``function`` sees them in terms of the kernel's own variables.
+    """
+    symbolic = [dim for dim in dims if not isinstance(dim, int)]
+
+    def compute(*args: Any) -> Any:
+        given = iter(args[len(tensors) :])
+        local = [dim if isinstance(dim, int) else next(given) for dim in dims]
+        return function(local, *args[: len(tensors)])
+
+    return bb.call_te(compute, *tensors, *symbolic, primfunc_name_hint=name)
 
 
 def materialise(bb: relax.BlockBuilder, value: Symbolic, name: str) -> relax.Expr:
     """A tensor that holds the elements, computed from the symbolic dimensions."""
-    flat = [
-        tirx.const(item, "int64") if isinstance(item, int) else item
-        for item in value.elements.reshape(-1)
-    ]
-    variables = list({v for item in flat for v in tirx.analysis.undefined_vars(item)})
     shape = tuple(value.elements.shape)
 
-    def compute(*params: Any) -> te.Tensor:
-        mapping = dict(zip(variables, params, strict=True))
-        items = [tirx.stmt_functor.substitute(item, mapping) for item in flat]
+    def compute(items: list[Any]) -> te.Tensor:
+        items = [tirx.const(i, "int64") if isinstance(i, int) else i for i in items]
 
         def element(*index: Any) -> Any:
             position: Any = tirx.const(0, "int64")
@@ -33,4 +50,4 @@ def materialise(bb: relax.BlockBuilder, value: Symbolic, name: str) -> relax.Exp
 
         return te.compute(shape, element, name="dims")
 
-    return bb.emit(bb.call_te(compute, *variables, primfunc_name_hint="dims"), name)
+    return bb.emit(call_with_dims(bb, compute, [], list(value.elements.reshape(-1)), "dims"), name)

@@ -22,9 +22,7 @@ def node_label(node: Any) -> str:
     return str(node.name or first or node.op_type)
 
 
-def fail(
-    rule: str, text: str, node: Any | None = None, hint: str | None = None
-) -> NoReturn:
+def fail(rule: str, text: str, node: Any | None = None, hint: str | None = None) -> NoReturn:
     """Raise the error for a broken rule."""
     where = f"node {node_label(node)!r} ({node.op_type}): " if node is not None else ""
     raise ImportModelError(

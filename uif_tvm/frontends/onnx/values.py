@@ -102,9 +102,7 @@ def shape_of(expr: relax.Expr) -> tuple[Dim, ...]:
     shape = expr.ty.shape
     if shape is None:
         raise ValueError(f"a tensor of rank {expr.ty.ndim} with unknown shape")
-    return tuple(
-        int(dim) if isinstance(dim, (int, tirx.IntImm)) else dim for dim in shape.values
-    )
+    return tuple(int(dim) if isinstance(dim, (int, tirx.IntImm)) else dim for dim in shape.values)
 
 
 def is_static(shape: tuple[Dim, ...]) -> bool:
@@ -112,14 +110,45 @@ def is_static(shape: tuple[Dim, ...]) -> bool:
     return all(isinstance(dim, int) for dim in shape)
 
 
+SIZE_PREFIX = "n_"
+"""Symbolic variables of this prefix are extents, and so never negative."""
+
+_LARGEST = 1 << 40
+
+
+def analyzer_of(*exprs: Any) -> Any:
+    """TVM's arithmetic analyzer, told which variables of the expressions are extents."""
+    from tvm import ir, sym, tirx
+
+    analyzer = sym.Analyzer()
+    for expr in exprs:
+        if isinstance(expr, ir.Expr):
+            for variable in tirx.analysis.undefined_vars(expr):
+                if variable.name.startswith(SIZE_PREFIX):
+                    analyzer.update(variable, sym.ConstIntBound(0, _LARGEST))
+    return analyzer
+
+
 def simplify(dim: Any) -> Dim:
     """A dimension expression in simplest form, ``int`` where it is constant."""
-    from tvm import sym, tirx
+    from tvm import tirx
 
     if isinstance(dim, (int, np.integer)):
         return int(dim)
-    result = sym.Analyzer().simplify(dim)
+    result = analyzer_of(dim).simplify(dim)
     return int(result) if isinstance(result, tirx.IntImm) else result
+
+
+def decide(condition: Any) -> bool | None:
+    """Truth of a condition on dimensions, ``None`` if it depends on the data."""
+    from tvm import tirx
+
+    if isinstance(condition, (bool, np.bool_)):
+        return bool(condition)
+    analyzer = analyzer_of(condition)
+    if analyzer.can_prove(condition):
+        return True
+    return False if analyzer.can_prove(tirx.Not(condition)) else None
 
 
 def same_dim(left: Dim, right: Dim) -> bool:
