@@ -17,9 +17,6 @@ from uif_tvm.target.spec import Refusal
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
-#: Buffer reads that one epilogue may expand to; intermediates used twice are duplicated.
-MAX_READS = 400
-
 Load = Callable[[Any, list[Any]], Any]
 
 
@@ -63,17 +60,30 @@ class FusedKernel:
             and shape_of(param) == shape_of(self.raw)
         ]
 
-    def epilogue(self, indices: list[Any], anchor_value: Any) -> Any:
-        """The result at ``indices``, given the anchor's value there."""
+    def epilogue(self, indices: list[Any], anchor_value: Any) -> tuple[list[Any], Any]:
+        """The result at ``indices``, given the anchor's value there.
+
+        Returns:
+            statements that bind intermediate values, and the result as an expression over them.
+        """
         from tvm import tirx
 
+        values = {self.raw: anchor_value}
+        statements = []
+
         def load(source: Any, at: list[Any]) -> Any:
-            if source.same_as(self.raw):
-                return anchor_value
+            if source in values:
+                return values[source]
             value = self.expand(source, at, load)
             return tirx.BufferLoad(source, at) if value is None else value
 
-        return load(self.result, indices)
+        for buffer in self.chain:
+            if shape_of(buffer) != shape_of(self.raw):
+                continue
+            value = self.expand(buffer, indices, load)
+            values[buffer] = tirx.Var(str(buffer.name), str(buffer.dtype))
+            statements.append(tirx.Bind(values[buffer], value))
+        return statements, values[self.result]
 
     def expand(self, buffer: Any, at: list[Any], load: Load) -> Any:
         """An intermediate's value at ``at`` with its reads made by ``load``; ``None`` if none."""
@@ -90,6 +100,15 @@ class UnreadableError(Exception):
 def shape_of(buffer: Any) -> tuple[int, ...]:
     """Static shape of a buffer."""
     return tuple(int(extent) for extent in buffer.shape)
+
+
+def shape_of_or_none(buffer: Any) -> tuple[int, ...] | None:
+    """Shape of a buffer when it is static."""
+    from tvm import tirx
+
+    if any(not isinstance(extent, tirx.IntImm) for extent in buffer.shape):
+        return None
+    return shape_of(buffer)
 
 
 def read_fused(func: PrimFunc, families: tuple[str, ...]) -> FusedKernel | Refusal:
@@ -186,30 +205,28 @@ def _result(func: PrimFunc, anchor: Any, chain: dict[Any, Any]) -> Any:
 
 
 def _check(kernel: FusedKernel) -> None:
-    """The anchor is read at the point being computed, and the expression stays small."""
+    """Shapes are static, and full-size intermediates are read at the point being computed."""
     from tvm import tirx
 
-    params = kernel.func.params
-    if any(not isinstance(extent, tirx.IntImm) for param in params for extent in param.shape):
+    params, shape = kernel.func.params, shape_of_or_none(kernel.raw)
+    if shape is None or any(shape_of_or_none(param) is None for param in params):
         raise UnreadableError("a shape is not static")
     if any(not any(_same(b, param) for param in params) for b in kernel.inputs):
         raise UnreadableError("the anchor reads an intermediate buffer")
     if shape_of(kernel.raw) != shape_of(kernel.result):
         raise UnreadableError("the result's shape differs from the anchor's")
-    point = [tirx.Var(f"i{axis}", "int64") for axis in range(len(kernel.raw.shape))]
-    reads = 0
+    point = [tirx.Var(f"i{axis}", "int64") for axis in range(len(shape))]
 
     def load(source: Any, at: list[Any]) -> Any:
-        nonlocal reads
-        reads += 1
-        if reads > MAX_READS:
-            raise UnreadableError(f"the epilogue expands to more than {MAX_READS} reads")
-        if _same(source, kernel.raw) and not _identity(at, point, shape_of(source)):
-            raise UnreadableError("the epilogue reads the anchor at another point")
-        value = kernel.expand(source, at, load)
+        full = _same(source, kernel.raw) or (source in kernel.chain and shape_of(source) == shape)
+        if full and not _identity(at, point, shape):
+            raise UnreadableError(f"{source.name} is read at another point than it is written")
+        value = None if full else kernel.expand(source, at, load)
         return tirx.BufferLoad(source, at) if value is None else value
 
-    load(kernel.result, point)
+    for buffer in kernel.chain:
+        if shape_of(buffer) == shape:
+            kernel.expand(buffer, point, load)
 
 
 def rebuild(expr: Any, bound: dict[Any, Any], load: Load) -> Any:

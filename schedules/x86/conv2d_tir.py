@@ -136,7 +136,8 @@ class Registers:
         def lane_body(lane: Any) -> Any:
             value = read(self.buffers[slot], lane)
             indices = [i64(i) if isinstance(i, int) else i for i in (*at, lane)]
-            return write(kernel.result, kernel.epilogue(indices, value), *indices)
+            statements, result = kernel.epilogue(indices, value)
+            return seq(*statements, write(kernel.result, result, *indices))
 
         return loop("lane", self.lanes, lane_body, "VECTORIZED")
 
