@@ -1,4 +1,4 @@
-"""Run a Relax module as plainly as can be: no pass of ours, the default code generator."""
+"""Run an imported module as plainly as can be: indices made safe, stock code generator."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ import torch
 import tvm
 from torch.utils import _pytree as pytree
 from tvm import relax
+from uif_tvm.relay_passes import safe_indexing
 
+from uif_tvm.compiler.context import CompileContext
+from uif_tvm.compiler.report import ReportBuilder
 from uif_tvm.frontends.imported import ImportedModel
 from uif_tvm.frontends.torch import import_torch
 from uif_tvm.frontends.torch.dtypes import tensor_to_numpy
+from uif_tvm.target.registry import get_target
 
 
 def build(mod: tvm.IRModule) -> Callable[..., list[np.ndarray]]:
     """A function of NumPy arrays that returns the list of output arrays."""
+    context = CompileContext(target=get_target("cpu"), level=0, report=ReportBuilder())
+    kernels = relax.transform.LegalizeOps()(safe_indexing.PASS.apply(mod, context))
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
-    machine = relax.VirtualMachine(
-        tvm.compile(relax.transform.LegalizeOps()(mod), target=target), tvm.cpu()
-    )
+    machine = relax.VirtualMachine(tvm.compile(kernels, target=target), tvm.cpu())
 
     def call(*inputs: np.ndarray) -> list[np.ndarray]:
         results = machine["main"](*(tvm.runtime.tensor(np.asarray(x)) for x in inputs))

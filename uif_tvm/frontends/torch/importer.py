@@ -240,12 +240,12 @@ class _Importer:
         return True
 
     def _call(self, node: fx.Node, name: str) -> Any:
-        convert = CONVERTERS.get(name)
-        if convert is None:
-            raise RefusedError("no converter", _hint(name))
         for meta in torch.utils._pytree.tree_leaves(node.meta.get("val")):
             if isinstance(meta, torch.Tensor):
                 dtype_name(meta.dtype)
+        convert = CONVERTERS.get(name)
+        if convert is None:
+            raise RefusedError("no converter", _hint(name))
         self.emitter.node = node
         self.emitter.name = "/".join(part for part in (module_path(node), node.name) if part)
         result = convert(self.emitter, *self._arguments(node))

@@ -56,9 +56,10 @@ def _leaves(spec: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 
 def _keys(spec: Any, count: int) -> list[str]:
     context = spec.context
-    fields = getattr(spec.type, "_fields", None)
-    if fields is not None and len(fields) == count:
-        return list(fields)
+    for named in (spec.type, context):  # a named tuple's class
+        fields = getattr(named, "_fields", None)
+        if fields is not None and len(fields) == count:
+            return list(fields)
     if isinstance(context, (list, tuple)) and len(context) == count and issubclass(spec.type, dict):
         return [str(key) for key in context]
     return [str(position) for position in range(count)]

@@ -25,7 +25,6 @@ def test_advanced_indexing() -> None:
             x[..., i],
             x[i, 1:, j],
             torch.take(x, j),
-            x[torch.tensor([True, False, True])],
         ),
         X,
         torch.tensor([0, -1, 2]),

@@ -54,6 +54,12 @@ def fill(cx: Emitter, x: Any, value: Any) -> Any:
     return cx.broadcast(cx.tensor(value, cx.out_dtype), cx.out_shape)
 
 
+@converts("aten.copy.default")
+def copy(cx: Emitter, x: Any, source: Any, *_: Any) -> Any:
+    """``source`` in the dtype and shape of ``x``."""
+    return cx.broadcast(cx.cast(source, cx.out_dtype), cx.out_shape)
+
+
 @converts("aten.scalar_tensor.default")
 def scalar_tensor(cx: Emitter, value: Any, *_: Any) -> Any:
     """A number as a 0-d tensor."""

@@ -66,3 +66,40 @@ def _scaled_sum(cx: Emitter, x: Any, total: Any, beta: Any, alpha: Any) -> Any:
     if beta != 1:
         x = cx.emit(relax.op.multiply(x, cx.const(beta, dtype)))
     return cx.broadcast(cx.emit(relax.op.add(total, x)), cx.out_shape)
+
+
+@converts("aten._trilinear.default")
+def trilinear(
+    cx: Emitter,
+    a: Any,
+    b: Any,
+    c: Any,
+    expand_a: list[int],
+    expand_b: list[int],
+    expand_c: list[int],
+    summed: list[int],
+    unroll_dim: int = 1,
+) -> Any:
+    """Product of three tensors, each with new axes, summed over some of them."""
+    del unroll_dim
+    parts = []
+    for x, new in ((a, expand_a), (b, expand_b), (c, expand_c)):
+        parts.append(cx.emit(relax.op.expand_dims(x, sorted(new))) if new else x)
+    first = cx.emit(relax.op.multiply(parts[0], parts[1]))
+    whole = cx.emit(relax.op.multiply(first, parts[2]))
+    return cx.reshape(cx.emit(relax.op.sum(whole, list(summed))), cx.out_shape)
+
+
+@converts("aten._cdist_forward.default")
+def cdist(cx: Emitter, a: Any, b: Any, p: float, mode: int | None = None) -> Any:
+    """Distances between all rows of two matrices, by the Euclidean or Manhattan norm."""
+    if p not in (1.0, 2.0):
+        raise RefusedError(f"distances by the {p}-norm are not supported", "use p=1 or p=2")
+    if 0 in cx.out_shape or 0 in cx.shape(a):
+        return cx.full(cx.out_shape, 0, cx.out_dtype)
+    rows = cx.emit(relax.op.expand_dims(a, [-2]))
+    columns = cx.emit(relax.op.expand_dims(b, [-3]))
+    gap = cx.emit(relax.op.subtract(rows, columns))
+    if p == 1.0:
+        return cx.emit(relax.op.sum(cx.emit(relax.op.abs(gap)), [-1]))
+    return cx.emit(relax.op.sqrt(cx.emit(relax.op.sum(cx.emit(relax.op.multiply(gap, gap)), [-1]))))

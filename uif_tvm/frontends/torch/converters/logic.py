@@ -70,19 +70,37 @@ def _bitwise(cx: Emitter, a: Any, b: Any, bits: Any, logic: Any) -> Any:
     return cx.emit((logic if dtype == "bool" else bits)(x, y))
 
 
-@converts("aten.bitwise_and.Tensor", "aten.bitwise_and.Scalar", "aten.bitwise_and.Scalar_Tensor")
+@converts(
+    "aten.bitwise_and.Tensor",
+    "aten.bitwise_and.Scalar",
+    "aten.bitwise_and.Scalar_Tensor",
+    "aten.__and__.Tensor",
+    "aten.__and__.Scalar",
+)
 def bitwise_and(cx: Emitter, a: Any, b: Any) -> Any:
     """``a & b``."""
     return _bitwise(cx, a, b, relax.op.bitwise_and, relax.op.logical_and)
 
 
-@converts("aten.bitwise_or.Tensor", "aten.bitwise_or.Scalar", "aten.bitwise_or.Scalar_Tensor")
+@converts(
+    "aten.bitwise_or.Tensor",
+    "aten.bitwise_or.Scalar",
+    "aten.bitwise_or.Scalar_Tensor",
+    "aten.__or__.Tensor",
+    "aten.__or__.Scalar",
+)
 def bitwise_or(cx: Emitter, a: Any, b: Any) -> Any:
     """``a | b``."""
     return _bitwise(cx, a, b, relax.op.bitwise_or, relax.op.logical_or)
 
 
-@converts("aten.bitwise_xor.Tensor", "aten.bitwise_xor.Scalar", "aten.bitwise_xor.Scalar_Tensor")
+@converts(
+    "aten.bitwise_xor.Tensor",
+    "aten.bitwise_xor.Scalar",
+    "aten.bitwise_xor.Scalar_Tensor",
+    "aten.__xor__.Tensor",
+    "aten.__xor__.Scalar",
+)
 def bitwise_xor(cx: Emitter, a: Any, b: Any) -> Any:
     """``a ^ b``."""
     return _bitwise(cx, a, b, relax.op.bitwise_xor, relax.op.logical_xor)
