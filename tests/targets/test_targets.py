@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_levels_grow():
     flags = [set(level.flags) for level in reversed(levels.LEVELS)]
     widths = [level.vector_bytes for level in reversed(levels.LEVELS)]
     assert flags == sorted(flags, key=len)
-    assert all(low < high for low, high in zip(flags, flags[1:], strict=False))
+    assert all(low < high for low, high in pairwise(flags))
     assert widths == sorted(widths)
 
 

@@ -17,7 +17,7 @@ from blake3 import blake3
 
 import uif_tvm
 from uif_tvm.artifact import tensors, zipstore
-from uif_tvm.artifact.digest import digest_of
+from uif_tvm.artifact.digest import digest_of, hash_threads
 from uif_tvm.artifact.files import OutFile, PathLike, replacing
 from uif_tvm.artifact.manifest import (
     MANIFEST,
@@ -203,7 +203,7 @@ class _Archive:
         start = self._entries[-1].end if self._entries else 0
         entry = zipstore.Entry(name, size, 0, start)
         self._out.write(zipstore.local_header(entry))
-        hasher = blake3(max_threads=blake3.AUTO)
+        hasher = blake3(max_threads=hash_threads(size))
         crc = 0
         for chunk in chunks:
             # In pieces that stay in the cache for the second and third look at them.

@@ -96,7 +96,7 @@ def as_array(value: Any, name: str) -> Array:
 
 def _through_runtime(value: Any) -> Array:
     """Elements that NumPy's DLPack does not know, such as bfloat16."""
-    from uif_tvm.runtime.vm import runtime
+    from uif_tvm.runtime.ffi import runtime
 
     ffi = runtime()
     contiguous = getattr(value, "contiguous", None)
@@ -132,7 +132,8 @@ def _checked(value: Any, spec: TensorSpec, position: int) -> Array:
         for have, want in zip(array.shape, spec.shape, strict=False)
     ):
         raise InputError(
-            f"{where} has shape {list(array.shape)}, expected {list(spec.shape)}",
+            f"{where} has shape {list(array.shape)}, "
+            f"expected [{', '.join(map(str, spec.shape))}]",
             code="UIF-RUN-SHAPE",
             hint="reshape the input, or export the model for this shape",
         )

@@ -9,6 +9,11 @@ this thread's pool cannot serve runs on a helper thread with a pool of its own:
   last for ever.
 
 Helper threads belong to the calling thread and end with it.
+
+One thing cannot be mended from here: a child that inherited a pool of several workers aborts when
+it leaves through ``exit`` (after Python has finished, when TVM joins workers that are gone).
+Children of ``multiprocessing`` leave through ``os._exit`` and are spared; others load after the
+fork, or run with one thread before it.
 """
 
 from __future__ import annotations

@@ -1,53 +1,20 @@
-"""TVM's runtime through its FFI alone: running a model does not import the compiler.
-
-``import tvm`` costs seconds; loading ``libtvm_runtime`` costs milliseconds and holds all that a
-compiled model needs.
-"""
+"""One virtual machine per thread over one loaded library."""
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
 import threading
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from uif_tvm.artifact import materialise_library
-from uif_tvm.errors import ArtifactError, EnvironmentFault
+from uif_tvm.errors import ArtifactError
 from uif_tvm.runtime import threads as workers
+from uif_tvm.runtime.ffi import runtime
 from uif_tvm.runtime.tensors import Array, to_numpy, to_tensor
 
 _CPU_DEVICE_TYPE, _POOLED_ALLOCATOR = 1, 2
-
-
-@cache
-def runtime() -> Any:
-    """The FFI module with TVM's runtime functions registered."""
-    spec = importlib.util.find_spec("tvm")
-    if spec is None or not spec.submodule_search_locations:
-        raise EnvironmentFault(
-            "the TVM runtime is not installed",
-            code="UIF-ENV-TVM",
-            hint="pip install 'apache-tvm==0.27.0.post1' 'apache-tvm-ffi<0.1.15'",
-        )
-    workers.prepare()
-    import tvm_ffi
-
-    folder = Path(next(iter(spec.submodule_search_locations))) / "lib"
-    for name in ("libtvm_runtime.so", "libtvm_runtime_extra.so"):
-        try:
-            ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
-        except OSError as error:
-            raise EnvironmentFault(
-                f"the TVM runtime library cannot be loaded: {error}",
-                code="UIF-ENV-TVM",
-                hint="reinstall it: pip install --force-reinstall 'apache-tvm==0.27.0.post1'",
-            ) from error
-    return tvm_ffi
 
 
 class ThreadLocalVM:
