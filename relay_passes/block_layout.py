@@ -25,6 +25,7 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from uif_tvm.relay_passes import block_conv, block_ops
+from uif_tvm.relay_passes.block_lift import lift
 
 from uif_tvm.compiler.graph_pass import GraphPass
 from uif_tvm.compiler.relax_util import constant_array, make_constant, op_name, static_shape
@@ -71,6 +72,7 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: tvm.IRModule, ctx: CompileContext, name: str) -> None:
         super().__init__(mod)
         self.ctx = ctx
+        self._mod = mod
         self.subject = "?"
         self._name = name
         self._cache: dict[Any, Blocked] = {}
@@ -192,6 +194,26 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
         if key not in self._kernels:
             self._kernels[key] = self.builder_.add_func(make(*args), name)
         return self._kernels[key]
+
+    def lifted(self, kernel: Any, width: int) -> LiftedKernel | str:
+        """Kernel ``kernel`` over blocked channels, or why there is none; equal calls share it."""
+        key = ("lift", kernel, width)
+        if key not in self._kernels:
+            found = lift(self._mod[kernel], width)
+            if not isinstance(found, str):
+                var = self.builder_.add_func(found.func, f"{kernel.name_hint}_blocked")
+                found = LiftedKernel(var, found.axes)
+            self._kernels[key] = found
+        made: LiftedKernel | str = self._kernels[key]
+        return made
+
+
+@dataclass(frozen=True)
+class LiftedKernel:
+    """A kernel over blocked tensors; ``axes`` as in :class:`.block_lift.Lifted`."""
+
+    var: Any
+    axes: tuple[int | None, ...]
 
 
 def call_tir(kernel: Any, args: list[Any], shape: tuple[int, ...], dtype: str) -> Any:

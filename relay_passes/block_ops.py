@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tvm import relax
 from tvm.ir import Call
+from uif_tvm.relay_passes.block_lift import blocked_shape
 
 from uif_tvm.compiler.relax_util import make_constant, op_name, static_shape
 from uif_tvm.kernels import pool
-from uif_tvm.kernels.layout import Window
+from uif_tvm.kernels.layout import Window, blocks
 
 if TYPE_CHECKING:
     from uif_tvm.relay_passes.block_layout import Blocked, Rewriter
@@ -307,7 +308,88 @@ def resize(rewriter: Rewriter, call: Call) -> Any:
     return rewriter.to_plain(rewriter.emit(call_tir(kernel, [data.var], target, dtype)), out_shape)
 
 
+def kernel(rewriter: Rewriter, call: Call) -> Any:
+    """A kernel that treats every channel alike (see :mod:`.block_lift`), one result."""
+    from uif_tvm.relay_passes.block_layout import call_tir
+
+    args, out_shape = list(call.args[1].fields), static_shape(call)
+    twins = [rewriter.twin(arg) for arg in args]
+    widths = [t.block for t in twins if t is not None and len(t.shape) == 4]
+    if not widths or out_shape is None or len(out_shape) != 4 or len(call.args) > 2:
+        return None
+    lifted = rewriter.lifted(call.args[0], widths[0])
+    if isinstance(lifted, str):
+        rewriter.decline(lifted)
+        return None
+    sources = []
+    for arg, axis in zip(args, lifted.axes, strict=True):
+        source = _lifted_operand(rewriter, arg, axis, widths[0])
+        if source is None:
+            rewriter.decline("an operand has no blocked form")
+            return None
+        sources.append(source)
+    dtype = str(call.ty.dtype.dtype)
+    target = blocked_shape(out_shape, 1, widths[0])
+    rewriter.fired("kernel runs per channel")
+    return rewriter.to_plain(rewriter.emit(call_tir(lifted.var, sources, target, dtype)), out_shape)
+
+
+def _lifted_operand(rewriter: Rewriter, arg: Any, axis: int | None, width: int) -> Any:
+    """``arg`` with its channel axis in blocks and the lane last; ``None`` when that needs work."""
+    if axis is None:
+        return arg
+    shape = static_shape(arg)
+    if shape is None:
+        return None
+    if axis == 1 and len(shape) == 4:
+        return rewriter.to_blocked(arg, width).var
+    array = rewriter.constant(arg)
+    if array is None:
+        return None
+    moved = np.moveaxis(array, axis, -1)
+    padded = np.zeros((*moved.shape[:-1], blocks(shape[axis], width) * width), array.dtype)
+    padded[..., : shape[axis]] = moved
+    split_lanes = padded.reshape(*moved.shape[:-1], -1, width)
+    return make_constant(np.ascontiguousarray(np.moveaxis(split_lanes, -2, axis)))
+
+
+def strided_slice(rewriter: Rewriter, call: Call) -> Any:
+    """Slice along channels at block boundaries, or of the plane."""
+    data, out_shape = rewriter.twin(call.args[0]), static_shape(call)
+    lists = [_integers(rewriter, arg) for arg in call.args[1:]]
+    if data is None or out_shape is None or len(data.shape) != 4 or len(out_shape) != 4:
+        return None
+    if len(lists) < 3 or any(values is None for values in lists):
+        return None
+    axes, begin, end = lists[:3]
+    steps = lists[3] if len(lists) > 3 else [1] * len(axes)
+    first, last = list(begin), list(end)
+    for k, axis in enumerate(axes):
+        if axis % 4 != 1:
+            continue
+        channels, width = data.shape[1], data.block
+        start = min(channels, begin[k] + channels if begin[k] < 0 else begin[k])
+        stop = min(channels, end[k] + channels if end[k] < 0 else end[k])
+        if steps[k] != 1 or start % width or (stop % width and stop != channels) or stop <= start:
+            rewriter.decline(f"channels {start} to {stop} by {steps[k]}, blocks hold {width}")
+            return None
+        first[k], last[k] = start // width, blocks(stop, width)
+    part = relax.op.strided_slice(data.var, [axis % 4 for axis in axes], first, last, steps)
+    return rewriter.to_plain(rewriter.emit(part), out_shape)
+
+
+def _integers(rewriter: Rewriter, expr: Any) -> list[int] | None:
+    """Values of a tuple of integers."""
+    value = rewriter.resolve(expr)
+    if not isinstance(value, relax.Tuple):
+        return None
+    found = [getattr(item, "value", None) for item in value.fields]
+    return None if any(item is None for item in found) else [int(item) for item in found]
+
+
 RULES = {
+    "relax.call_tir": kernel,
+    "relax.strided_slice": strided_slice,
     "relax.nn.prelu": prelu,
     "relax.nn.max_pool2d": pooling,
     "relax.nn.avg_pool2d": pooling,

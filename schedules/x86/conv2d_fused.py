@@ -216,47 +216,32 @@ def _check(kernel: FusedKernel) -> None:
     if shape_of(kernel.raw) != shape_of(kernel.result):
         raise UnreadableError("the result's shape differs from the anchor's")
     point = [tirx.Var(f"i{axis}", "int64") for axis in range(len(shape))]
+    elsewhere = []  # exceptions do not pass through TVM's mapper
 
     def load(source: Any, at: list[Any]) -> Any:
         full = _same(source, kernel.raw) or (source in kernel.chain and shape_of(source) == shape)
         if full and not _identity(at, point, shape):
-            raise UnreadableError(f"{source.name} is read at another point than it is written")
+            elsewhere.append(str(source.name))
         value = None if full else kernel.expand(source, at, load)
         return tirx.BufferLoad(source, at) if value is None else value
 
     for buffer in kernel.chain:
         if shape_of(buffer) == shape:
             kernel.expand(buffer, point, load)
+    if elsewhere:
+        raise UnreadableError(f"{elsewhere[0]} is read at another point than it is written")
 
 
 def rebuild(expr: Any, bound: dict[Any, Any], load: Load) -> Any:
-    """``expr`` with variables replaced through ``bound`` and buffer reads made by ``load``.
-
-    Raises:
-        UnreadableError: for an expression kind that no element-wise kernel contains.
-    """
+    """``expr`` with variables replaced through ``bound`` and buffer reads made by ``load``."""
     import tvm
+    import tvm_ffi
     from tvm import tirx
 
-    def visit(node: Any) -> Any:
-        if isinstance(node, tirx.Var):
-            return bound.get(node, node)
-        if isinstance(node, tvm.ir.TensorLoad):
-            return load(node.source, [visit(index) for index in node.indices])
-        if isinstance(node, tirx.Cast):
-            return tirx.Cast(node.ty, visit(node.value))
-        if isinstance(node, tirx.Not):
-            return tirx.Not(visit(node.a))
-        if isinstance(node, tirx.Select):
-            parts = (node.condition, node.true_value, node.false_value)
-            return tirx.Select(*map(visit, parts))
-        if isinstance(node, tvm.ir.Call):
-            arguments = [visit(argument) for argument in node.args]
-            return tvm.ir.Call(node.op, arguments, node.attrs, node.ty_args, ret_ty=node.ty)
-        if hasattr(node, "a") and hasattr(node, "b"):
-            return type(node)(visit(node.a), visit(node.b))
-        if isinstance(node, tvm.ir.Constant):
-            return node
-        raise UnreadableError(f"expression {type(node).__name__} in the epilogue")
-
-    return visit(expr)
+    return tvm_ffi.structural_map(
+        expr,
+        [
+            (tirx.Var, lambda var: bound.get(var, var)),
+            (tvm.ir.TensorLoad, lambda node: load(node.source, list(node.indices))),
+        ],
+    )

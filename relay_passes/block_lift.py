@@ -1,0 +1,235 @@
+"""Kernels that treat every channel alike, lifted to blocked tensors.
+
+    k(x, s)[n, c, ...] = f(x[., c, .], s[c])
+      ->  k'(x', s')[n, b, ..., l] = f(x'[., b, ., l], s'[b, l])      c = b * width + l
+
+``c`` may index buffers only plainly (``c``, not ``c + 1``) and may occur nowhere else, so that each
+lane of a blocked tensor computes what its channel computed. That covers what importers emit as
+kernels of their own: activations, padding, pooling, resizing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from uif_tvm.kernels.layout import BROADCAST, blocks, extents, reduce_axis
+
+if TYPE_CHECKING:
+    import tvm
+    from tvm.tirx import PrimFunc
+
+
+class _NotLiftable(Exception):
+    """Carries the reason."""
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """A lifted kernel.
+
+    Args:
+        func: over blocked buffers; parameters in the order of the original.
+        axes: per input, the axis that the channel indexed, ``None`` where it did not.
+    """
+
+    func: PrimFunc
+    axes: tuple[int | None, ...]
+
+
+@dataclass
+class _Block:
+    """One block of the original: ``out[spatial] = value`` or a reduction of ``value``."""
+
+    out: Any
+    spatial: list[Any]
+    reduced: list[Any]
+    value: Any
+    reducer: str | None
+
+
+def lift(func: PrimFunc, width: int) -> Lifted | str:
+    """``func`` over channels in blocks of ``width``, or why there is no such kernel.
+
+    The result must be ``[N, C, H, W]`` and the last parameter.
+    """
+    try:
+        stages = _read(func)
+        axes = _channel_axes(func, stages)
+        lifted = _rebuild(func, stages, axes, width)
+    except _NotLiftable as reason:
+        return str(reason)
+    if all(_elementwise(stage, func.params[-1]) for stage in stages):
+        # Several stages would pass for opaque; FuseOps is to take them as one epilogue.
+        lifted = lifted.with_attr("op_pattern", BROADCAST)
+    return Lifted(lifted, tuple(axes.get(param) for param in func.params[:-1]))
+
+
+def _read(func: PrimFunc) -> list[_Block]:
+    """The blocks of a function that TE made."""
+    from tvm import s_tir, tirx
+
+    if not isinstance(func.body, s_tir.SBlockRealize):
+        raise _NotLiftable("no root block")
+    body = func.body.block.body
+    found = []
+    for nest in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
+        while isinstance(nest, tirx.For):
+            nest = nest.body
+        if not isinstance(nest, s_tir.SBlockRealize):
+            raise _NotLiftable(f"a {type(nest).__name__} where a block was expected")
+        found.append(_read_block(nest.block))
+    if not found[-1].out.same_as(func.params[-1]):
+        raise _NotLiftable("the last block does not write the last parameter")
+    if any(b.out.same_as(p) for b in found[:-1] for p in func.params):
+        raise _NotLiftable("several results")
+    return found
+
+
+def _read_block(block: Any) -> _Block:
+    from tvm import tirx
+
+    store = block.body
+    spatial = [v.var for v in block.iter_vars if v.iter_type == tirx.IterVar.DataPar]
+    reduced = [v for v in block.iter_vars if v.iter_type == tirx.IterVar.CommReduce]
+    if not isinstance(store, tirx.BufferStore) or len(block.writes) != 1:
+        raise _NotLiftable(f"block {block.name_hint} is not a single store")
+    at = list(store.indices)
+    if len(at) != len(spatial) or not all(i.same_as(v) for i, v in zip(at, spatial, strict=True)):
+        raise _NotLiftable(f"block {block.name_hint} does not store at its own indices")
+    value, reducer = store.value, None
+    if block.init is not None:
+        reducer, value = _reduction(store)
+    return _Block(store.buffer, spatial, reduced, value, reducer)
+
+
+def _reduction(store: Any) -> tuple[str, Any]:
+    """(TE reducer, value) of ``out = reducer(out, value)``."""
+    import tvm
+    from tvm import tirx
+
+    for kind, name in ((tirx.Add, "sum"), (tirx.Max, "max"), (tirx.Min, "min")):
+        value = store.value
+        if not isinstance(value, kind) or not isinstance(value.a, tvm.ir.TensorLoad):
+            continue
+        if value.a.source.same_as(store.buffer):
+            return name, value.b
+    raise _NotLiftable("an unknown reduction")
+
+
+def _elementwise(stage: _Block, result: Any) -> bool:
+    """Whether the stage has the result's shape and reads such buffers at its own point only."""
+    import tvm
+    import tvm_ffi
+
+    shape = [int(extent) for extent in result.shape]
+    aligned = stage.reducer is None and [int(e) for e in stage.out.shape] == shape
+
+    def load(node: Any) -> Any:
+        nonlocal aligned
+        if [int(extent) for extent in node.source.shape] == shape:
+            at = zip(node.indices, stage.spatial, strict=True)
+            aligned = aligned and all(index.same_as(var) for index, var in at)
+        return node
+
+    tvm_ffi.structural_map(stage.value, [(tvm.ir.TensorLoad, load)])
+    return aligned
+
+
+def _channel_axes(func: PrimFunc, stages: list[_Block]) -> dict[Any, int]:
+    """Buffer -> the axis its blocks' channel variable indexes."""
+    result = func.params[-1]
+    axes: dict[Any, int] = {result: 1}
+    if len(result.shape) != 4:
+        raise _NotLiftable(f"the result has {len(result.shape)} axes")
+    for stage in reversed(stages):
+        if stage.out in axes:
+            _follow(stage, stage.spatial[axes[stage.out]], axes)
+    return axes
+
+
+def _follow(stage: _Block, channel: Any, axes: dict[Any, int]) -> None:
+    """Add the buffers that ``channel`` indexes; it may occur nowhere else."""
+    import tvm
+    import tvm_ffi
+    from tvm import tirx
+
+    wrong: list[str] = []  # exceptions do not pass through TVM's mapper
+
+    def load(node: Any) -> Any:
+        at = list(node.indices)
+        where = [axis for axis, index in enumerate(at) if index.same_as(channel)]
+        if len(where) > 1 or (where and axes.setdefault(node.source, where[0]) != where[0]):
+            wrong.append(f"{node.source.name} is indexed by channel along several axes")
+        if not where and node.source in axes:
+            wrong.append(f"{node.source.name} is also read without the channel")
+        for axis in where:
+            at[axis] = tirx.IntImm("int64", 0)
+        return tirx.BufferLoad(node.source, at)
+
+    def variable(var: Any) -> Any:
+        if var.same_as(channel):
+            wrong.append("the channel is used in arithmetic")
+        return var
+
+    callbacks = [(tvm.ir.TensorLoad, load), (tirx.Var, variable)]
+    tvm_ffi.structural_map(stage.value, callbacks, order="pre")
+    if wrong:
+        raise _NotLiftable(wrong[0])
+
+
+def blocked_shape(shape: tuple[int, ...], axis: int, width: int) -> tuple[int, ...]:
+    """``shape`` with ``axis`` in blocks and the lane last."""
+    return (*shape[:axis], blocks(shape[axis], width), *shape[axis + 1 :], width)
+
+
+def _rebuild(
+    func: PrimFunc, stages: list[_Block], axes: dict[Any, int], width: int
+) -> tvm.tirx.PrimFunc:
+    """The same stages as TE over blocked tensors."""
+    from tvm import te, tirx
+
+    def shape(buffer: Any) -> tuple[int, ...]:
+        if any(not isinstance(extent, tirx.IntImm) for extent in buffer.shape):
+            raise _NotLiftable("a shape is not static")
+        plain = tuple(int(extent) for extent in buffer.shape)
+        return blocked_shape(plain, axes[buffer], width) if buffer in axes else plain
+
+    tensors = {
+        param: te.placeholder(extents(*shape(param)), str(param.dtype), name=str(param.name))
+        for param in func.params[:-1]
+    }
+    for stage in stages:
+        tensors[stage.out] = _stage_tensor(stage, shape(stage.out), tensors, axes)
+    return te.create_prim_func([tensors[param] for param in func.params]).without_attr(
+        "global_symbol"
+    )
+
+
+def _stage_tensor(
+    stage: _Block, shape: tuple[int, ...], tensors: dict[Any, Any], axes: dict[Any, int]
+) -> Any:
+    """One stage as a TE tensor of ``shape``."""
+    import tvm
+    import tvm_ffi
+    from tvm import te, tirx
+
+    reduced = {v.var: reduce_axis(int(v.dom.extent), str(v.var.name)) for v in stage.reduced}
+
+    def body(*at: Any) -> Any:
+        bound: dict[Any, Any] = dict(zip(stage.spatial, at, strict=False))
+        bound |= {var: axis.var for var, axis in reduced.items()}
+
+        def load(node: Any) -> Any:
+            lane = [at[-1]] if node.source in axes else []
+            return tensors[node.source](*node.indices, *lane)
+
+        value = tvm_ffi.structural_map(
+            stage.value,
+            [(tirx.Var, lambda var: bound.get(var, var)), (tvm.ir.TensorLoad, load)],
+        )
+        if stage.reducer is None:
+            return value
+        return getattr(te, stage.reducer)(value, axis=list(reduced.values()))
+
+    return te.compute(extents(*shape), body, name=str(stage.out.name))
