@@ -128,8 +128,9 @@ def _elementwise(stage: _Block, result: Any) -> bool:
     def load(node: Any) -> Any:
         nonlocal aligned
         if [int(extent) for extent in node.source.shape] == shape:
-            at = zip(node.indices, stage.spatial, strict=True)
-            aligned = aligned and all(index.same_as(var) for index, var in at)
+            at = zip(node.indices, stage.spatial, shape, strict=True)
+            # TE writes 0 for the only index of an axis.
+            aligned = aligned and all(index.same_as(v) or size == 1 for index, v, size in at)
         return node
 
     tvm_ffi.structural_map(stage.value, [(tvm.ir.TensorLoad, load)])
