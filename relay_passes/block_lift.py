@@ -10,14 +10,19 @@ kernels of their own: activations, padding, pooling, resizing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from uif_tvm.kernels.layout import BROADCAST, blocks, extents, reduce_axis
+from uif_tvm.kernels.layout import blocks, extents, reduce_axis
 
 if TYPE_CHECKING:
     import tvm
     from tvm.tirx import PrimFunc
+
+
+#: Element-wise stages up to this many become one expression, at the price of repeated parts.
+MAX_INLINED = 4
 
 
 class _NotLiftable(Exception):
@@ -59,9 +64,6 @@ def lift(func: PrimFunc, width: int) -> Lifted | str:
         lifted = _rebuild(func, stages, axes, width)
     except _NotLiftable as reason:
         return str(reason)
-    if all(_elementwise(stage, func.params[-1]) for stage in stages):
-        # Several stages would pass for opaque; FuseOps is to take them as one epilogue.
-        lifted = lifted.with_attr("op_pattern", BROADCAST)
     return Lifted(lifted, tuple(axes.get(param) for param in func.params[:-1]))
 
 
@@ -115,26 +117,6 @@ def _reduction(store: Any) -> tuple[str, Any]:
         if value.a.source.same_as(store.buffer):
             return name, value.b
     raise _NotLiftable("an unknown reduction")
-
-
-def _elementwise(stage: _Block, result: Any) -> bool:
-    """Whether the stage has the result's shape and reads such buffers at its own point only."""
-    import tvm
-    import tvm_ffi
-
-    shape = [int(extent) for extent in result.shape]
-    aligned = stage.reducer is None and [int(e) for e in stage.out.shape] == shape
-
-    def load(node: Any) -> Any:
-        nonlocal aligned
-        if [int(extent) for extent in node.source.shape] == shape:
-            at = zip(node.indices, stage.spatial, shape, strict=True)
-            # TE writes 0 for the only index of an axis.
-            aligned = aligned and all(index.same_as(v) or size == 1 for index, v, size in at)
-        return node
-
-    tvm_ffi.structural_map(stage.value, [(tvm.ir.TensorLoad, load)])
-    return aligned
 
 
 def _channel_axes(func: PrimFunc, stages: list[_Block]) -> dict[Any, int]:
@@ -200,17 +182,24 @@ def _rebuild(
         param: te.placeholder(extents(*shape(param)), str(param.dtype), name=str(param.name))
         for param in func.params[:-1]
     }
+    # FuseOps takes a kernel as an epilogue only when it is a single element-wise block.
+    inline = len(stages) <= MAX_INLINED and all(stage.reducer is None for stage in stages)
     for stage in stages:
-        tensors[stage.out] = _stage_tensor(stage, shape(stage.out), tensors, axes)
+        body = _stage_body(stage, shape(stage.out), tensors, axes)
+        if inline and stage is not stages[-1]:
+            tensors[stage.out] = body
+        else:
+            name = str(stage.out.name)
+            tensors[stage.out] = te.compute(extents(*shape(stage.out)), body, name=name)
     return te.create_prim_func([tensors[param] for param in func.params]).without_attr(
         "global_symbol"
     )
 
 
-def _stage_tensor(
+def _stage_body(
     stage: _Block, shape: tuple[int, ...], tensors: dict[Any, Any], axes: dict[Any, int]
-) -> Any:
-    """One stage as a TE tensor of ``shape``."""
+) -> Callable[..., Any]:
+    """One stage as a function of the indices of its lifted buffer, of shape ``shape``."""
     import tvm
     import tvm_ffi
     from tvm import te, tirx
@@ -223,7 +212,12 @@ def _stage_tensor(
 
         def load(node: Any) -> Any:
             lane = [at[-1]] if node.source in axes else []
-            return tensors[node.source](*node.indices, *lane)
+            indices = list(node.indices)
+            for axis, extent in enumerate(node.source.shape):
+                # TE writes 0 for the only index of an axis; FuseOps would see a broadcast.
+                if len(indices) == len(stage.spatial) and int(extent) == shape[axis] == 1:
+                    indices[axis] = at[axis]
+            return tensors[node.source](*indices, *lane)
 
         value = tvm_ffi.structural_map(
             stage.value,
@@ -233,4 +227,4 @@ def _stage_tensor(
             return value
         return getattr(te, stage.reducer)(value, axis=list(reduced.values()))
 
-    return te.compute(extents(*shape), body, name=str(stage.out.name))
+    return body

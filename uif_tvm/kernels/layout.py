@@ -19,9 +19,8 @@ BLOCK = "layout_block"
 UNBLOCK = "layout_unblock"
 #: Anchor annotation: kernel, strides, padding (t, l, b, r) and dilation, ten integers.
 WINDOW_ATTR = "uif.window"
-#: FuseOps patterns: per element (0 would count as unset); chains freely; takes element-wise
-#: followers as epilogue; never fused.
-BROADCAST, INJECTIVE, ELEMENTWISE_FUSABLE, OPAQUE = 1, 2, 4, 8
+#: FuseOps patterns: chains freely; takes element-wise followers as epilogue; never fused.
+INJECTIVE, ELEMENTWISE_FUSABLE, OPAQUE = 2, 4, 8
 
 
 @dataclass(frozen=True)
