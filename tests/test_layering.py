@@ -107,6 +107,17 @@ def test_every_package_is_installed(monkeypatch):
     assert {f"uif_tvm.{name}" for name in OUTER} <= expected
 
 
+def test_test_folders_are_packages():
+    """Else two files of one name collide, and a folder called ``onnx`` hides the package."""
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    ancestors = {
+        parent for folder in folders for parent in (folder, *folder.parents)
+        if parent.is_relative_to(ROOT / "tests")
+    }  # fmt: skip
+    missing = [str(a.relative_to(ROOT)) for a in ancestors if not (a / "__init__.py").exists()]
+    assert not missing, missing
+
+
 def test_the_old_ir_is_named_in_a_folder_name_only():
     word = re.compile("re" + "lay(?!_passes)", re.IGNORECASE)
     folders = (*FRAMEWORK, "targets", "schedules", "examples")

@@ -8,11 +8,9 @@ known to crash or that lack names we call. ``uif env`` prints the same table wit
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import zip_longest
 
 from uif_tvm.errors import EnvironmentFault
 
@@ -184,82 +182,15 @@ def _judge(package: Package, versions: Mapping[str, str | None]) -> Finding:
     return finding("untested", f"in range; the test suite runs with {package.tested}")
 
 
-# ---------------------------------------------------------------------------------------------
-# Versions as https://peps.python.org/pep-0440 orders them, so far as released packages use them.
-# ``packaging`` would do this too, but a deployment machine need not have it.
-
-_VERSION = re.compile(
-    r"v?(?:(?P<epoch>\d+)!)?(?P<release>\d+(?:\.\d+)*)"
-    r"(?:[-_.]?(?P<pre>a|b|rc)[-_.]?(?P<pre_n>\d*))?"
-    r"(?:[-_.]?post[-_.]?(?P<post>\d*))?"
-    r"(?:[-_.]?dev[-_.]?(?P<dev>\d*))?(?:\+.*)?",
-    re.IGNORECASE,
-)
-_CLAUSE = re.compile(r"\s*(==|>=|<)\s*(\S+)\s*")
-_PRE = {"a": 0, "b": 1, "rc": 2}
-_FINAL = 3
-
-
-@dataclass(frozen=True)
-class _Version:
-    release: tuple[int, ...]
-    order: tuple[int, ...]
-    pre_release: bool
-
-    def compare(self, other: _Version) -> int:
-        """Negative, zero or positive, like ``self - other``."""
-        for mine, theirs in zip_longest(self.release, other.release, fillvalue=0):
-            if mine != theirs:
-                return mine - theirs
-        return (self.order > other.order) - (self.order < other.order)
-
-
-def _parse(text: str) -> _Version:
-    match = _VERSION.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"not a version: {text!r}")
-    release = (int(match["epoch"] or 0), *map(int, match["release"].split(".")))
-    pre, post, dev = match["pre"], match["post"], match["dev"]
-    # 1.dev0 < 1a0 < 1rc0 < 1 < 1.post0; a dev of anything comes before that thing.
-    stage = _PRE[pre.lower()] if pre else (-1 if dev is not None and post is None else _FINAL)
-    order = (
-        stage,
-        int(match["pre_n"] or 0) if pre else 0,
-        -1 if post is None else int(post or 0),
-        0 if dev is not None else 1,
-        int(dev or 0),
-    )
-    return _Version(release, order, pre is not None or dev is not None)
-
-
 def matches(version: str, specifier: str) -> bool:
     """Does ``version`` satisfy ``specifier``, e.g. ``">=0.1.14.post0,<0.1.15"``?
 
     A version that cannot be read satisfies nothing.
     """
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion
+
     try:
-        found = _parse(version)
-    except ValueError:
+        return SpecifierSet(specifier).contains(version, prereleases=True)
+    except InvalidVersion:
         return False
-    return all(_clause(found, clause) for clause in specifier.split(","))
-
-
-def _clause(found: _Version, clause: str) -> bool:
-    match = _CLAUSE.fullmatch(clause)
-    if match is None:
-        raise ValueError(f"not a version clause: {clause!r}")
-    operator, wanted = match.groups()
-    if wanted.endswith(".*"):
-        prefix = _parse(wanted[:-2]).release
-        padded = found.release + (0,) * (len(prefix) - len(found.release))
-        return padded[: len(prefix)] == prefix
-    bound = _parse(wanted)
-    sign = found.compare(bound)
-    if operator == "==":
-        return sign == 0
-    if operator == ">=":
-        return sign >= 0
-    # An exclusive upper bound keeps out its own pre-releases too.
-    same = not any(a != b for a, b in zip_longest(found.release, bound.release, fillvalue=0))
-    own = same and found.order[2] == bound.order[2] and not bound.pre_release
-    return sign < 0 and not (own and found.pre_release)

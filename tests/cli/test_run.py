@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -94,3 +96,18 @@ def test_unwritable_output_folder(compiled, tmp_path, x):
     )
     assert result.exit_code == 4
     assert "cannot write outputs" in result.stderr
+
+
+def test_a_deployment_machine_needs_no_model_framework(compiled, tmp_path, x):
+    """Running works where every package that ``uif`` does not depend on cannot be imported."""
+    absent = "torch onnx onnxruntime scipy safetensors psutil google.protobuf transformers PIL"
+    arguments = ["run", str(compiled), "--input", f"x=@{tmp_path}/x.npy", "--json"]
+    code = (
+        "import sys, uif_command\n"
+        f"sys.modules.update(dict.fromkeys({absent.split()}))\n"
+        f"sys.argv = ['uif', *{arguments}]\n"
+        "uif_command.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["outputs"][0]["shape"] == [2, 3]
