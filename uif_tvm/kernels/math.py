@@ -7,7 +7,7 @@ float16 and bfloat16 compute in float32, and float64 keeps the library functions
 Largest errors over all of float32, in units in the last place (ULP) of the correctly rounded
 result, with fused multiply-adds; subnormal results count in steps of the smallest subnormal:
 
-    exp 1   log 1   log1p 3   tanh 4   erf 5   sigmoid 3
+    exp 1   log 1   log1p 3   tanh 5   erf 5   sigmoid 3
 
 NaN gives NaN, and infinities, zeros of both signs and subnormals give what IEEE 754 asks for.
 

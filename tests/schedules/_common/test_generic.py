@@ -47,7 +47,7 @@ def check(results: list[Array], expected: list[Array]) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), machine=st.sampled_from(MACHINES))
 def test_operator_against_numpy(name: str, seed: int, machine: Machine) -> None:
     instance = CASES[name](np.random.default_rng(seed))
