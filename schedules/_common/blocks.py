@@ -56,8 +56,12 @@ def open_schedule(func: PrimFunc) -> Schedule | Refusal:
 
 
 def child_blocks(sch: Schedule) -> list[BlockFacts]:
-    """All blocks directly below the root, in program order."""
-    return [_facts(sch, rv) for rv in sch.get_child_blocks(sch.get_sblock("root"))]
+    """All blocks directly below the root, in program order.
+
+    The root of a function that is one opaque region carries that region's name.
+    """
+    root = str(sch.mod["main"].body.block.name_hint)
+    return [_facts(sch, rv) for rv in sch.get_child_blocks(sch.get_sblock(root))]
 
 
 def _facts(sch: Schedule, rv: Any) -> BlockFacts:

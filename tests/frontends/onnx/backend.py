@@ -1,6 +1,6 @@
 """ONNX's bundled backend node tests, run in worker processes that may crash.
 
-    python tests/frontends/onnx/backend.py [--jobs N] [--filter TEXT] [--out FILE]
+python tests/frontends/onnx/backend.py [--jobs N] [--filter TEXT] [--out FILE]
 """
 
 from __future__ import annotations

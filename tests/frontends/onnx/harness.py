@@ -31,7 +31,9 @@ def run_model(model: Any, inputs: Mapping[str, Any]) -> list[np.ndarray[Any, Any
     outputs = execute(imported, inputs)
     for spec, output in zip(imported.signature.outputs, outputs, strict=True):
         assert str(output.dtype) == spec.dtype, spec
-        static = [d if isinstance(d, int) else n for d, n in zip(spec.shape, output.shape, strict=True)]
+        static = [
+            d if isinstance(d, int) else n for d, n in zip(spec.shape, output.shape, strict=True)
+        ]
         assert list(output.shape) == static, spec
     return outputs
 
@@ -56,9 +58,7 @@ def single(
     from onnx import helper, numpy_helper
 
     names = ["" if array is None else f"x{i}" for i, array in enumerate(inputs)]
-    arrays = {
-        name: np.asarray(array) for name, array in zip(names, inputs, strict=True) if name
-    }
+    arrays = {name: np.asarray(array) for name, array in zip(names, inputs, strict=True) if name}
     node = helper.make_node(
         op_type, names, [f"y{i}" for i in range(outputs)], domain=domain, **attributes
     )

@@ -4,7 +4,6 @@ They are opaque to fusion and to schedules (``tirx.is_scheduled``), serial, and 
 element outside their buffers: indices are clamped before they get here.
 """
 
-# ruff: noqa: F722, F821  (TVMScript)
 # mypy: ignore-errors
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ def scatter_rows(
         updates: T.Buffer((count, inner), dtype),
         out: T.Buffer((outer, inner), dtype),
     ):
-        with T.sblock("loops"):
+        with T.sblock("root"), T.sblock("loops"):
             for i in range(outer):
                 for j in range(inner):
                     out[i, j] = data[i, j]
@@ -78,7 +77,7 @@ def count_true(count: Any) -> Any:
 
     @T.prim_func(private=True, s_tir=True)
     def count_nonzero(mask: T.Buffer((count,), "bool"), out: T.Buffer((1,), "int64")):
-        with T.sblock("loops"):
+        with T.sblock("root"), T.sblock("loops"):
             out[0] = T.int64(0)
             for i in range(count):
                 out[0] = out[0] + T.Select(mask[i], T.int64(1), T.int64(0))
@@ -91,13 +90,14 @@ def positions_true(count: Any, found: Any) -> Any:
 
     @T.prim_func(private=True, s_tir=True)
     def positions(mask: T.Buffer((count,), "bool"), out: T.Buffer((found,), "int64")):
-        with T.sblock("loops"):
+        with T.sblock("root"):
             at = T.alloc_buffer((1,), "int64")
-            at[0] = T.int64(0)
-            for i in range(count):
-                if mask[i]:
-                    if at[0] < found:
-                        out[at[0]] = i
-                        at[0] = at[0] + T.int64(1)
+            with T.sblock("loops"):
+                at[0] = T.int64(0)
+                for i in range(count):
+                    if mask[i]:
+                        if at[0] < found:
+                            out[at[0]] = i
+                            at[0] = at[0] + T.int64(1)
 
     return positions

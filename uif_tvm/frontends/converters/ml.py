@@ -256,24 +256,25 @@ def forest_kernel(rows: Any, features: int, forest: Forest, outputs: int) -> Any
         weight: T.Buffer((leaves,), "float32"),
         out: T.Buffer((rows, outputs_), "float32"),
     ):
-        with T.sblock("loops"):
+        with T.sblock("root"):
             at = T.alloc_buffer((1,), "int64")
-            for r in range(rows):
-                for o in range(outputs_):
-                    out[r, o] = T.float32(0)
-                for t in range(trees):
-                    at[0] = roots[t]
-                    for _ in range(depth):
-                        if goes_yes(
-                            x[r, feature[at[0]]], threshold[at[0]], mode[at[0]], missing[at[0]]
-                        ):
-                            at[0] = yes[at[0]]
-                        else:
-                            at[0] = no[at[0]]
-                    for e in range(count[at[0]]):
-                        out[r, target[start[at[0]] + e]] = (
-                            out[r, target[start[at[0]] + e]] + weight[start[at[0]] + e]
-                        )
+            with T.sblock("loops"):
+                for r in range(rows):
+                    for o in range(outputs_):
+                        out[r, o] = T.float32(0)
+                    for t in range(trees):
+                        at[0] = roots[t]
+                        for _ in range(depth):
+                            if goes_yes(
+                                x[r, feature[at[0]]], threshold[at[0]], mode[at[0]], missing[at[0]]
+                            ):
+                                at[0] = yes[at[0]]
+                            else:
+                                at[0] = no[at[0]]
+                        for e in range(count[at[0]]):
+                            out[r, target[start[at[0]] + e]] = (
+                                out[r, target[start[at[0]] + e]] + weight[start[at[0]] + e]
+                            )
 
     return walk
 
@@ -283,7 +284,7 @@ def forest_scores(ctx: NodeContext, forest: Forest, outputs: int) -> relax.Expr:
     rows, features = ctx.shape(0)[0], ctx.static([ctx.shape(0)[-1]])[0]
     branching = forest.mode != len(BRANCHES)
     used = forest.feature[branching]
-    if used.size and not (0 <= used.min() and used.max() < features):
+    if used.size and not (used.min() >= 0 and used.max() < features):
         raise ctx.invalid(f"a tree reads feature {used.max()} of {features}")
     if forest.target.size and not 0 <= forest.target.min() <= forest.target.max() < outputs:
         raise ctx.invalid(f"a leaf adds to output {forest.target.max()} of {outputs}")

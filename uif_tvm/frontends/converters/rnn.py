@@ -90,9 +90,9 @@ def _functions(ctx: NodeContext, kind: str, directions: int) -> list[tuple[Funct
     functions = []
     for name in names:
         takes_alpha = name.lower() in (
-            "affine leakyrelu thresholdedrelu scaledtanh hardsigmoid elu".split()
+            ["affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"]
         )
-        takes_beta = name.lower() in "affine scaledtanh hardsigmoid".split()
+        takes_beta = name.lower() in ["affine", "scaledtanh", "hardsigmoid"]
         alpha = alphas.pop(0) if takes_alpha and alphas else None
         beta = betas.pop(0) if takes_beta and betas else None
         function = activation(name, alpha, beta)

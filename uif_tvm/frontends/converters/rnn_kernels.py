@@ -5,7 +5,6 @@ what is left is a matrix-vector product per step. It runs over column tiles held
 so that each step streams the recurrent weights once.
 """
 
-# ruff: noqa: F722, F821  (TVMScript)
 # mypy: ignore-errors
 from __future__ import annotations
 
@@ -52,42 +51,43 @@ def lstm_kernel(
         yh: T.Buffer((batch, hidden), dtype),
         yc: T.Buffer((batch, hidden), dtype),
     ):
-        with T.sblock("loops"):
+        with T.sblock("root"):
             gate = T.alloc_buffer((4 * hidden,), dtype)
             acc = T.alloc_buffer((tile,), dtype)
-            for b in range(batch):
-                for j in range(hidden):
-                    yh[b, j] = h0[b, j]
-                    yc[b, j] = c0[b, j]
-            for s in range(steps):
+            with T.sblock("loops"):
                 for b in range(batch):
-                    if s < lens[b]:
-                        for jo in range(4 * hidden // tile):
-                            for ji in T.vectorized(tile):
-                                acc[ji] = xw[_step(reverse, s, lens[b]), b, jo * tile + ji]
-                            for k in range(hidden):
+                    for j in range(hidden):
+                        yh[b, j] = h0[b, j]
+                        yc[b, j] = c0[b, j]
+                for s in range(steps):
+                    for b in range(batch):
+                        if s < lens[b]:
+                            for jo in range(4 * hidden // tile):
                                 for ji in T.vectorized(tile):
-                                    acc[ji] = acc[ji] + yh[b, k] * rt[k, jo * tile + ji]
-                            for ji in T.vectorized(tile):
-                                gate[jo * tile + ji] = acc[ji]
-                        for j in range(hidden):
-                            gate[j] = f(clip(gate[j] + peep[0, j] * yc[b, j]))
-                            if input_forget:
-                                gate[2 * hidden + j] = T.Cast(dtype, 1) - gate[j]
-                            else:
-                                gate[2 * hidden + j] = f(
-                                    clip(gate[2 * hidden + j] + peep[2, j] * yc[b, j])
+                                    acc[ji] = xw[_step(reverse, s, lens[b]), b, jo * tile + ji]
+                                for k in range(hidden):
+                                    for ji in T.vectorized(tile):
+                                        acc[ji] = acc[ji] + yh[b, k] * rt[k, jo * tile + ji]
+                                for ji in T.vectorized(tile):
+                                    gate[jo * tile + ji] = acc[ji]
+                            for j in range(hidden):
+                                gate[j] = f(clip(gate[j] + peep[0, j] * yc[b, j]))
+                                if input_forget:
+                                    gate[2 * hidden + j] = T.Cast(dtype, 1) - gate[j]
+                                else:
+                                    gate[2 * hidden + j] = f(
+                                        clip(gate[2 * hidden + j] + peep[2, j] * yc[b, j])
+                                    )
+                                yc[b, j] = gate[2 * hidden + j] * yc[b, j] + gate[j] * g(
+                                    clip(gate[3 * hidden + j])
                                 )
-                            yc[b, j] = gate[2 * hidden + j] * yc[b, j] + gate[j] * g(
-                                clip(gate[3 * hidden + j])
-                            )
-                            yh[b, j] = f(clip(gate[hidden + j] + peep[1, j] * yc[b, j])) * h(
-                                yc[b, j]
-                            )
-                            y[_step(reverse, s, lens[b]), b, j] = yh[b, j]
-                    else:
-                        for j in range(hidden):
-                            y[s, b, j] = T.Cast(dtype, 0)
+                                yh[b, j] = f(clip(gate[hidden + j] + peep[1, j] * yc[b, j])) * h(
+                                    yc[b, j]
+                                )
+                                y[_step(reverse, s, lens[b]), b, j] = yh[b, j]
+                        else:
+                            for j in range(hidden):
+                                y[s, b, j] = T.Cast(dtype, 0)
 
     return lstm
 
@@ -117,55 +117,56 @@ def gru_kernel(
         y: T.Buffer((steps, batch, hidden), dtype),
         yh: T.Buffer((batch, hidden), dtype),
     ):
-        with T.sblock("loops"):
+        with T.sblock("root"):
             gate = T.alloc_buffer((3 * hidden,), dtype)
             source = T.alloc_buffer((hidden,), dtype)
             acc = T.alloc_buffer((tile,), dtype)
-            for b in range(batch):
-                for j in range(hidden):
-                    yh[b, j] = h0[b, j]
-            for s in range(steps):
+            with T.sblock("loops"):
                 for b in range(batch):
-                    if s < lens[b]:
-                        for jo in range(2 * hidden // tile):
-                            for ji in T.vectorized(tile):
-                                acc[ji] = xw[_step(reverse, s, lens[b]), b, jo * tile + ji]
-                            for k in range(hidden):
+                    for j in range(hidden):
+                        yh[b, j] = h0[b, j]
+                for s in range(steps):
+                    for b in range(batch):
+                        if s < lens[b]:
+                            for jo in range(2 * hidden // tile):
                                 for ji in T.vectorized(tile):
-                                    acc[ji] = acc[ji] + yh[b, k] * rt[k, jo * tile + ji]
-                            for ji in T.vectorized(tile):
-                                gate[jo * tile + ji] = acc[ji]
-                        for j in range(2 * hidden):
-                            gate[j] = f(clip(gate[j]))
-                        for j in range(hidden):
-                            if linear_before_reset:
-                                source[j] = yh[b, j]
-                            else:
-                                source[j] = gate[hidden + j] * yh[b, j]
-                        for jo in range(hidden // tile):
-                            for ji in T.vectorized(tile):
-                                acc[ji] = rb[jo * tile + ji]
-                            for k in range(hidden):
+                                    acc[ji] = xw[_step(reverse, s, lens[b]), b, jo * tile + ji]
+                                for k in range(hidden):
+                                    for ji in T.vectorized(tile):
+                                        acc[ji] = acc[ji] + yh[b, k] * rt[k, jo * tile + ji]
                                 for ji in T.vectorized(tile):
-                                    acc[ji] = (
-                                        acc[ji] + source[k] * rt[k, 2 * hidden + jo * tile + ji]
+                                    gate[jo * tile + ji] = acc[ji]
+                            for j in range(2 * hidden):
+                                gate[j] = f(clip(gate[j]))
+                            for j in range(hidden):
+                                if linear_before_reset:
+                                    source[j] = yh[b, j]
+                                else:
+                                    source[j] = gate[hidden + j] * yh[b, j]
+                            for jo in range(hidden // tile):
+                                for ji in T.vectorized(tile):
+                                    acc[ji] = rb[jo * tile + ji]
+                                for k in range(hidden):
+                                    for ji in T.vectorized(tile):
+                                        acc[ji] = (
+                                            acc[ji] + source[k] * rt[k, 2 * hidden + jo * tile + ji]
+                                        )
+                                for ji in T.vectorized(tile):
+                                    gate[2 * hidden + jo * tile + ji] = acc[ji]
+                            for j in range(hidden):
+                                if linear_before_reset:
+                                    gate[2 * hidden + j] = gate[hidden + j] * gate[2 * hidden + j]
+                            for j in range(hidden):
+                                yh[b, j] = gate[j] * yh[b, j] + (T.Cast(dtype, 1) - gate[j]) * g(
+                                    clip(
+                                        gate[2 * hidden + j]
+                                        + xw[_step(reverse, s, lens[b]), b, 2 * hidden + j]
                                     )
-                            for ji in T.vectorized(tile):
-                                gate[2 * hidden + jo * tile + ji] = acc[ji]
-                        for j in range(hidden):
-                            if linear_before_reset:
-                                gate[2 * hidden + j] = gate[hidden + j] * gate[2 * hidden + j]
-                        for j in range(hidden):
-                            yh[b, j] = gate[j] * yh[b, j] + (T.Cast(dtype, 1) - gate[j]) * g(
-                                clip(
-                                    gate[2 * hidden + j]
-                                    + xw[_step(reverse, s, lens[b]), b, 2 * hidden + j]
                                 )
-                            )
-                            y[_step(reverse, s, lens[b]), b, j] = yh[b, j]
-                    else:
-                        for j in range(hidden):
-                            y[s, b, j] = T.Cast(dtype, 0)
+                                y[_step(reverse, s, lens[b]), b, j] = yh[b, j]
+                        else:
+                            for j in range(hidden):
+                                y[s, b, j] = T.Cast(dtype, 0)
 
     return gru
 
@@ -186,28 +187,29 @@ def rnn_kernel(
         y: T.Buffer((steps, batch, hidden), dtype),
         yh: T.Buffer((batch, hidden), dtype),
     ):
-        with T.sblock("loops"):
+        with T.sblock("root"):
             gate = T.alloc_buffer((hidden,), dtype)
             acc = T.alloc_buffer((tile,), dtype)
-            for b in range(batch):
-                for j in range(hidden):
-                    yh[b, j] = h0[b, j]
-            for s in range(steps):
+            with T.sblock("loops"):
                 for b in range(batch):
-                    if s < lens[b]:
-                        for jo in range(hidden // tile):
-                            for ji in T.vectorized(tile):
-                                acc[ji] = xw[_step(reverse, s, lens[b]), b, jo * tile + ji]
-                            for k in range(hidden):
+                    for j in range(hidden):
+                        yh[b, j] = h0[b, j]
+                for s in range(steps):
+                    for b in range(batch):
+                        if s < lens[b]:
+                            for jo in range(hidden // tile):
                                 for ji in T.vectorized(tile):
-                                    acc[ji] = acc[ji] + yh[b, k] * rt[k, jo * tile + ji]
-                            for ji in T.vectorized(tile):
-                                gate[jo * tile + ji] = acc[ji]
-                        for j in range(hidden):
-                            yh[b, j] = act(clip(gate[j]))
-                            y[_step(reverse, s, lens[b]), b, j] = yh[b, j]
-                    else:
-                        for j in range(hidden):
-                            y[s, b, j] = T.Cast(dtype, 0)
+                                    acc[ji] = xw[_step(reverse, s, lens[b]), b, jo * tile + ji]
+                                for k in range(hidden):
+                                    for ji in T.vectorized(tile):
+                                        acc[ji] = acc[ji] + yh[b, k] * rt[k, jo * tile + ji]
+                                for ji in T.vectorized(tile):
+                                    gate[jo * tile + ji] = acc[ji]
+                            for j in range(hidden):
+                                yh[b, j] = act(clip(gate[j]))
+                                y[_step(reverse, s, lens[b]), b, j] = yh[b, j]
+                        else:
+                            for j in range(hidden):
+                                y[s, b, j] = T.Cast(dtype, 0)
 
     return rnn

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
-from uif_tvm.frontends.onnx.entry import import_onnx
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from uif_tvm.frontends.imported import ImportedModel
 
 __all__ = ["import_onnx"]
+
+
+def import_onnx(
+    model: Any, dummy_input: Any = None, *, host_fallback: bool = False
+) -> ImportedModel:
+    """Import an ONNX model; see :func:`uif_tvm.frontends.onnx.entry.import_onnx`."""
+    from uif_tvm.frontends.onnx import entry  # not at the top: converters import this package
+
+    return entry.import_onnx(model, dummy_input, host_fallback=host_fallback)

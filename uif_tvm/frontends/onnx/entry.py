@@ -11,6 +11,7 @@ from tvm import relax
 
 from uif_tvm.errors import ImportModelError, UifError, UnsupportedError, UnsupportedOp
 from uif_tvm.frontends.imported import ImportedModel
+from uif_tvm.frontends.onnx.dataflow import cut_into_dataflow
 from uif_tvm.frontends.onnx.importer import GraphImporter, Scope
 from uif_tvm.frontends.onnx.load import load_model
 from uif_tvm.frontends.onnx.tensors import numpy_dtype
@@ -77,7 +78,7 @@ def _import(folder: Any, proto: Any, dummy_input: Any, host_fallback: bool) -> I
             bb.emit_func_output(relax.Tuple([]))  # leave the builder's scope in order
             raise
         bb.emit_func_output(relax.Tuple(results))
-    mod = relax.transform.ConvertToDataflow(1)(bb.finalize())
+    mod = cut_into_dataflow(bb.finalize())
     histogram = Counter(node.op_type for node in nodes_below(graph.node))
     return ImportedModel(
         mod=mod,

@@ -16,27 +16,79 @@ import numpy as np
 from uif_tvm.frontends.onnx.values import Array, Known, Symbolic, Value, decide, simplify
 
 SLOW_REFERENCE = frozenset(
-    "Conv ConvTranspose ConvInteger QLinearConv DeformConv LSTM GRU RNN MaxPool AveragePool LpPool "
-    "Resize Upsample GridSample RoiAlign NonMaxSuppression STFT DFT MelWeightMatrix LRN "
-    "Attention Unique MaxUnpool MaxRoiPool Col2Im".split()
+    [
+        "Conv",
+        "ConvTranspose",
+        "ConvInteger",
+        "QLinearConv",
+        "DeformConv",
+        "LSTM",
+        "GRU",
+        "RNN",
+        "MaxPool",
+        "AveragePool",
+        "LpPool",
+        "Resize",
+        "Upsample",
+        "GridSample",
+        "RoiAlign",
+        "NonMaxSuppression",
+        "STFT",
+        "DFT",
+        "MelWeightMatrix",
+        "LRN",
+        "Attention",
+        "Unique",
+        "MaxUnpool",
+        "MaxRoiPool",
+        "Col2Im",
+    ]
 )
 """Left to the compiler above ``SLOW_LIMIT`` input elements."""
 SLOW_LIMIT = 4096
 
 NEVER_FOLDED = frozenset(
-    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial If Loop "
-    "Scan SequenceMap Dropout Optional OptionalGetElement OptionalHasElement SequenceConstruct "
-    "SequenceEmpty SequenceAt SequenceInsert SequenceErase SequenceLength SplitToSequence "
-    "ConcatFromSequence ReverseSequence RotaryEmbedding ImageDecoder StringConcat StringSplit "
-    "StringNormalizer RegexFullMatch TfIdfVectorizer LinearAttention CausalConvWithState "
-    "DequantizeLinear".split()
+    [
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Bernoulli",
+        "Multinomial",
+        "If",
+        "Loop",
+        "Scan",
+        "SequenceMap",
+        "Dropout",
+        "Optional",
+        "OptionalGetElement",
+        "OptionalHasElement",
+        "SequenceConstruct",
+        "SequenceEmpty",
+        "SequenceAt",
+        "SequenceInsert",
+        "SequenceErase",
+        "SequenceLength",
+        "SplitToSequence",
+        "ConcatFromSequence",
+        "ReverseSequence",
+        "RotaryEmbedding",
+        "ImageDecoder",
+        "StringConcat",
+        "StringSplit",
+        "StringNormalizer",
+        "RegexFullMatch",
+        "TfIdfVectorizer",
+        "LinearAttention",
+        "CausalConvWithState",
+    ]
 )
-"""Random, control flow, sequences, text; and weights that must stay quantised."""
+"""Random, control flow, sequences, text."""
 
 GROWTH_LIMIT = 1 << 22
 """Elements that folding may create from nothing (Expand, ConstantOfShape, Tile)."""
 
-GROWING = frozenset("Expand ConstantOfShape Tile Range EyeLike OneHot".split())
+GROWING = frozenset(["Expand", "ConstantOfShape", "Tile", "Range", "EyeLike", "OneHot"])
 
 
 def can_fold(op_type: str, domain: str, inputs: Sequence[Value | None]) -> bool:
@@ -238,7 +290,7 @@ SYMBOLIC_OPS: dict[str, Callable[..., Array]] = {
 }
 
 
-COMPARISONS = frozenset("Equal Less LessOrEqual Greater GreaterOrEqual".split())
+COMPARISONS = frozenset(["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"])
 
 
 def fold_symbolic(
