@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax, tirx
+from tvm.ir import GlobalVar
 
 from uif_tvm.compiler.graph_pass import GraphPass
 from uif_tvm.compiler.relax_util import calls, op_name
@@ -38,8 +39,9 @@ class FuseKernels(GraphPass):
         mod = self._isolate(mod, ctx)
         before = _kernel_calls(mod)
         mod = relax.transform.AnnotateTIROpPattern()(mod)
+        apart = _named_calls(mod["main"])
         mod = relax.transform.FuseOps()(mod)
-        members = _members(mod)
+        members = _members(mod, apart)
         mod = relax.transform.FuseTIR()(mod)
         mod = relax.transform.DeadCodeElimination(["main"])(mod).with_attr(MEMBERS_ATTR, members)
         after = _kernel_calls(mod)
@@ -71,17 +73,45 @@ class FuseKernels(GraphPass):
         return mod
 
 
-def _members(mod: tvm.IRModule) -> dict[str, list[list[str]]]:
-    """Group -> its kernels and the source names of their results, in order."""
-    return {
-        var.name_hint: [
-            [value.args[0].name_hint, bound.name]
-            for bound, value in calls(tvm.IRModule({var: func}))
-            if op_name(value) == "relax.call_tir"
-        ]
+def _members(mod: tvm.IRModule, apart: list[tuple[str, str]]) -> dict[str, list[list[str]]]:
+    """Group -> its kernels and the source names of their results, in order.
+
+    ``FuseOps`` keeps the names inside a group but drops its result's. Results follow one another
+    as they did before fusion, so they are what ``apart``, the calls of then, has left when all
+    that kept its name is taken away.
+    """
+    groups = {
+        var.name_hint: _named_calls(func)
         for var, func in mod.functions.items()
         if isinstance(func, relax.Function) and func.attrs and "Primitive" in func.attrs
     }
+    results = []
+    for _, call in calls(tvm.IRModule({"main": mod["main"]})):
+        if isinstance(call.op, GlobalVar) and call.op.name_hint in groups:
+            results.append((call.op.name_hint, groups[call.op.name_hint][-1][0]))
+        elif op_name(call) == "relax.call_tir":
+            results.append(("", call.args[0].name_hint))
+    left = Counter(row for rows in groups.values() for row in rows[:-1])
+    ends = []
+    for row in apart:
+        if left[row]:
+            left[row] -= 1
+        else:
+            ends.append(row)
+    if [kernel for kernel, _ in ends] == [kernel for _, kernel in results]:
+        for (group, _), end in zip(results, ends, strict=True):
+            if group:
+                groups[group][-1] = end
+    return {group: [list(row) for row in rows] for group, rows in groups.items()}
+
+
+def _named_calls(func: relax.Function) -> list[tuple[str, str]]:
+    """Kernel and result name of every kernel call, in order."""
+    return [
+        (call.args[0].name_hint, var.name)
+        for var, call in calls(tvm.IRModule({"main": func}))
+        if op_name(call) == "relax.call_tir"
+    ]
 
 
 def _kernel_calls(mod: tvm.IRModule) -> Counter[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import tvm
 from tvm import relax
 
 from uif_tvm.compiler.graph_pass import GraphPass
@@ -16,8 +17,6 @@ from uif_tvm.errors import UnsupportedError, UnsupportedOp
 from uif_tvm.kernels.legalize import LEGALIZE
 
 if TYPE_CHECKING:
-    import tvm
-
     from uif_tvm.compiler.context import CompileContext
 
 
@@ -35,8 +34,9 @@ class Legalize(GraphPass):
         Raises:
             UnsupportedError: operators that have no kernel anywhere.
         """
-        mod = relax.backend.DispatchSortScan()(mod)
-        mod = relax.transform.LegalizeOps(dict(LEGALIZE))(mod)
+        with tvm.target.Target(dict(ctx.target.tvm_target)):
+            mod = relax.backend.DispatchSortScan()(mod)
+            mod = relax.transform.LegalizeOps(dict(LEGALIZE))(mod)
         left = high_level_ops(mod)
         if left:
             raise UnsupportedError(

@@ -1,0 +1,163 @@
+"""Kernels that follow one another become one, unless somebody asked otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm_ffi
+from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
+from uif_tvm.relay_passes import fuse_kernels, legalize
+from uif_tvm.relay_passes.fuse_kernels import MEMBERS_ATTR
+
+from tests.models import compiled, constant, context, engine, imported, module, weights
+from uif_tvm.compiler.relax_util import calls, op_name
+
+
+@I.ir_module(s_tir=True)
+class Before:
+    @T.prim_func(private=True, s_tir=True)
+    def exp(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32")):
+        for i in range(4):
+            with T.sblock("y"):
+                v = T.axis.spatial(4, i)
+                y[v] = T.exp(x[v])
+
+    @T.prim_func(private=True, s_tir=True)
+    def double(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32")):
+        for i in range(4):
+            with T.sblock("y"):
+                v = T.axis.spatial(4, i)
+                y[v] = x[v] * T.float32(2)
+
+    @R.function
+    def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+        cls = Before
+        with R.dataflow():
+            a = R.call_tir(cls.exp, (x,), out_ty=R.Tensor((4,), "float32"))
+            b = R.call_tir(cls.double, (a,), out_ty=R.Tensor((4,), "float32"))
+            R.output(b)
+        return b
+
+
+@I.ir_module(s_tir=True)
+class Expected:
+    @T.prim_func(private=True, s_tir=True)
+    def fused_exp_double(
+        x: T.Buffer((T.int64(4),), "float32"),
+        result: T.Buffer((T.int64(4),), "float32", elem_offset=0),
+    ):
+        T.func_attr({"tirx.noalias": True})
+        middle = T.sblock_alloc_buffer((T.int64(4),), elem_offset=0)
+        for i in range(4):
+            with T.sblock("y"):
+                v = T.axis.spatial(4, i)
+                middle[v] = T.exp(x[v])
+        for i in range(4):
+            with T.sblock("y1"):
+                v = T.axis.spatial(4, i)
+                result[v] = middle[v] * T.float32(2)
+
+    @R.function
+    def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+        cls = Expected
+        with R.dataflow():
+            b = R.call_tir(cls.fused_exp_double, (x,), out_ty=R.Tensor((4,), "float32"))
+            R.output(b)
+        return b
+
+
+def fuse(mod, **options):
+    made = context(**options)
+    return fuse_kernels.PASS.apply(mod, made), made.report
+
+
+def test_before_and_expected():
+    mod, report = fuse(Before)
+    members = mod.attrs[MEMBERS_ATTR]
+    assert {str(k): [list(map(str, row)) for row in v] for k, v in members.items()} == {
+        "fused_exp_double": [["exp", "a"], ["double", "b"]]
+    }
+    assert tvm_ffi.structural_equal(mod.without_attr(MEMBERS_ATTR), Expected, map_free_vars=True), (
+        mod.script()
+    )
+    decisions = {d.subject: d for d in report.decisions}
+    assert decisions["fused_exp_double"].fired
+    assert decisions["main"].reason == "1 kernel launches saved in all"
+    assert decisions["main"].gain_us > 0
+
+
+W = constant(weights(8, 8))
+
+
+def chain(x):
+    y = relax.op.nn.relu(relax.op.matmul(x, W))
+    return [relax.op.nn.softmax(relax.op.exp(y))]
+
+
+def kernels(mod):
+    return [c.args[0].name_hint for _, c in calls(mod) if op_name(c) == "relax.call_tir"]
+
+
+def legal(body=chain):
+    return legalize.PASS.apply(module([("x", (4, 8), "float32")], body), context())
+
+
+def test_epilogue_joins_the_matmul():
+    mod, _ = fuse(legal())
+    assert kernels(mod) == ["fused_matmul_relu_exp", "softmax"] or kernels(mod)[0].startswith(
+        "fused_matmul_relu"
+    )
+
+
+@pytest.mark.parametrize("pattern", ["relu", "rel?", "r*", "*elu"])
+def test_disabled_kernels_stay_alone(pattern):
+    mod, report = fuse(legal(), disabled_fusion=(pattern,))
+    assert "relu" in kernels(mod)
+    assert "matmul" in kernels(mod)
+    declined = [d for d in report.decisions if not d.fired]
+    assert [(d.subject, d.reason) for d in declined] == [("relu", "fusion disabled on request")]
+
+
+def test_everything_disabled_changes_no_call():
+    before = legal()
+    mod, report = fuse(before, disabled_fusion=("*",))
+    assert kernels(mod) == kernels(before)
+    assert not any(d.fired for d in report.decisions)
+
+
+def test_pattern_that_matches_nothing_is_told():
+    _, report = fuse(legal(), disabled_fusion=("conv2d*",))
+    (note,) = report.notes
+    assert note.startswith("disable_fusion: 'conv2d*' matches no kernel of ")
+    assert "matmul" in note
+
+
+def test_values_do_not_depend_on_fusion(tmp_path):
+    model = imported([("x", (4, 8), "float32")], chain)
+    x = weights(4, 8, seed=3)
+    apart = engine(tmp_path, model, disabled_fusion=("*",))
+    alone = apart.run(x)[0]
+    together = engine(tmp_path, model)
+    np.testing.assert_allclose(together.run(x)[0], alone, rtol=1e-5, atol=1e-6)
+    assert together.get_stats()["op_count"] < apart.get_stats()["op_count"]
+
+
+def test_report_names_the_sources_of_each_kernel_at_every_call():
+    def body(x):
+        emit = relax.BlockBuilder.current().emit
+        for step in ("one", "two"):
+            y = emit(relax.op.exp(x), f"{step}_exp")
+            z = emit(relax.op.multiply(y, constant(2.0, "float32")), f"{step}_double")
+            x = emit(relax.op.nn.softmax(z), f"{step}_softmax")
+        return [x]
+
+    report = compiled(imported([("x", (4, 8), "float32")], body)).report
+    rows = {row["ops"]: row["sources"] for row in report["kernels"]}
+    assert rows == {
+        ("tir_exp", "multiply"): ("one_exp", "one_double"),
+        ("softmax", "tir_exp", "multiply"): ("one_softmax", "two_exp", "two_double"),
+        ("softmax",): ("two_softmax",),
+    }
