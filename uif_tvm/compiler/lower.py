@@ -19,7 +19,7 @@ from uif_tvm.compiler.codegen import KernelCompiler, buffer_bytes, kernel_key, t
 from uif_tvm.compiler.graph_pass import PassDriver
 from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
 from uif_tvm.compiler.pipeline import passes_for, phases
-from uif_tvm.compiler.relax_util import bindings, calls, op_name
+from uif_tvm.compiler.relax_util import bindings, calls, host_op, op_name
 from uif_tvm.compiler.report import KernelChoice
 from uif_tvm.compiler.storage import hoist_storage
 from uif_tvm.errors import CompileError, EnvironmentFault
@@ -160,7 +160,7 @@ def _host_kernels(mod: tvm.IRModule) -> list[KernelChoice]:
     sources: dict[str, list[str]] = defaultdict(list)
     for var, call in calls(mod):
         if op_name(call) == "relax.call_dps_packed":
-            sources[str(call.args[1].fields[0].value)].append(var.name)
+            sources[host_op(call)].append(var.name)
     return [
         KernelChoice(
             kernel=f"host:{op}",

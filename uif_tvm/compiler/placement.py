@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from uif_tvm.compiler.relax_util import STRUCTURAL, attributes, calls, op_name
+from uif_tvm.compiler.relax_util import STRUCTURAL, attributes, calls, host_op, op_name
 from uif_tvm.compiler.report import Placement
 from uif_tvm.errors import TargetError, UnsupportedError, UnsupportedOp
 from uif_tvm.target.spec import Refusal
@@ -94,7 +94,7 @@ def _subject(name: str, call: Any) -> str:
     if name == _KERNEL_CALL:
         return str(call.args[0].name_hint)
     if name == _HOST_CALL:
-        return str(call.args[1].fields[0].value)
+        return host_op(call)
     return name.removeprefix("relax.")
 
 

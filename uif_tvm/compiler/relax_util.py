@@ -75,6 +75,16 @@ def op_name(call: Call) -> str | None:
     return call.op.name if isinstance(call.op, Op) else None
 
 
+def host_op(call: Call) -> str:
+    """The operator that a call back to the host evaluates, else the host function's own name.
+
+    Frontends pass the operator's name as the first argument of ``uif.host.*`` functions.
+    """
+    function, operands = call.args[:2]
+    name = getattr(operands.fields[0], "value", None) if len(operands.fields) else None
+    return name if isinstance(name, str) else str(function.global_symbol)
+
+
 def high_level_ops(mod: tvm.IRModule) -> Counter[str]:
     """Relax operators that still need a kernel, with their counts."""
     found: Counter[str] = Counter()
@@ -94,7 +104,7 @@ def constant_array(expr: Any) -> np.ndarray[Any, Any] | None:
         array = np.from_dlpack(expr.value)
     else:
         array = expr.value.numpy()
-        array.flags.writeable = False
+    array.flags.writeable = False
     return array
 
 
