@@ -100,7 +100,7 @@ def _emit(change: _Change, parallel: bool) -> Any:
             change, block, lambda rows: _pixels(change, image, block, rows, first, chunks)
         )
 
-    total = images * count * chunks
+    total = images * count * chunks if tiles else 0
     body = tir.loop("task", total, task, "PARALLEL" if parallel else "SERIAL")
     if not rest:
         return body
@@ -117,7 +117,7 @@ def _emit(change: _Change, parallel: bool) -> Any:
             ),
         )
 
-    return tir.seq(body if tiles else None, tir.loop("tail", images * count, tail))
+    return tir.seq(body, tir.loop("tail", images * count, tail))
 
 
 def _by_channels(change: _Change, block: Any, body: Callable[[int], Any]) -> Any:
