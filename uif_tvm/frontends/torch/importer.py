@@ -219,8 +219,8 @@ class _Importer:
         """Compute the node now, with PyTorch itself, when nothing in it comes from an input."""
         if not isinstance(node.target, torch._ops.OpOverload):
             return False
-        if torch.Tag.nondeterministic_seeded in node.target.tags:
-            return False
+        if torch.Tag.nondeterministic_seeded in node.target.tags or "empty" in str(node.target):
+            return False  # random, or memory as it was found
         if not all(
             isinstance(arg, (fx.Node,)) and arg in self.known for arg in node.all_input_nodes
         ):

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx
 
 from uif_tvm.frontends.torch.converters.index import advanced_indices
+from uif_tvm.frontends.torch.dtypes import is_float
 from uif_tvm.frontends.torch.emitter import Emitter
 from uif_tvm.frontends.torch.registry import RefusedError, converts
 from uif_tvm.kernels import indexing
 
 
 def _scatter(
-    cx: Emitter, x: Any, dim: int, index: Any, updates: Any, reduction: str, name: str
+    cx: Emitter,
+    x: Any,
+    dim: int,
+    index: Any,
+    updates: Any,
+    reduction: str,
+    name: str,
+    dtype: str | None = None,
 ) -> Any:
-    dtype = cx.out_dtype
+    dtype = dtype or cx.out_dtype
     if 0 in cx.shape(index) or 0 in cx.shape(x):
         return x
     shape = cx.shape(x)
@@ -61,12 +71,51 @@ def scatter_reduce(
     cx: Emitter, x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True
 ) -> Any:
     """Scatter with a reduction; what is in ``x`` counts unless told otherwise."""
-    reduction = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}.get(reduce)
-    if reduction is None or not include_self:
-        raise RefusedError(
-            f"scatter_reduce({reduce!r}, include_self={include_self}) is not supported"
-        )
-    return _scatter(cx, x, dim, index, source, reduction, f"scatter_{reduction}")
+    return _reduced(cx, x, dim, index, source, reduce, include_self)
+
+
+@converts("aten.index_reduce.default")
+def index_reduce(
+    cx: Emitter, x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True
+) -> Any:
+    """Reduce slices of ``source`` into positions of one axis."""
+    shape = cx.shape(x)
+    if 0 in shape or 0 in cx.shape(index) or not shape:
+        raise RefusedError("index_reduce of empty or 0-d tensors is not supported")
+    axis = dim % len(shape)
+    sizes = [*shape[:axis], cx.shape(index)[0], *shape[axis + 1 :]]
+    index = cx.reshape(index, [cx.shape(index)[0], *([1] * (len(shape) - axis - 1))])
+    return _reduced(cx, x, dim, cx.broadcast(index, sizes), source, reduce, include_self)
+
+
+def _reduced(
+    cx: Emitter, x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool
+) -> Any:
+    names = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+    reduction = names[reduce]
+    if include_self and reduce != "mean":
+        return _scatter(cx, x, dim, index, source, reduction, f"scatter_{reduction}")
+    dtype = cx.out_dtype
+    if dtype == "bool" or (reduce == "mean" and not is_float(dtype)):
+        raise RefusedError(f"scatter with {reduce} of {dtype} is not supported")
+    if 0 in cx.shape(index) or 0 in cx.shape(x):
+        return x
+    neutral = {"add": 0, "mul": 1}.get(reduction)
+    if neutral is None:
+        lowest = -math.inf if is_float(dtype) else np.iinfo(dtype).min
+        highest = math.inf if is_float(dtype) else np.iinfo(dtype).max
+        neutral = lowest if reduction == "max" else highest
+    base = x if include_self else cx.full(cx.shape(x), neutral, dtype)
+    result = _scatter(cx, base, dim, index, source, reduction, f"scatter_{reduction}")
+    ones = cx.full(cx.shape(index), 1, "int64")
+    none = cx.full(cx.shape(x), 0, "int64")
+    hits = _scatter(cx, none, dim, index, ones, "add", "scatter_count", "int64")
+    touched = cx.emit(relax.op.greater(hits, cx.const(0, "int64")))
+    if reduce == "mean":
+        if include_self:
+            hits = cx.emit(relax.op.add(hits, cx.const(1, "int64")))
+        result = cx.emit(relax.op.divide(result, cx.cast(hits, dtype)))
+    return cx.emit(relax.op.where(touched, result, x))
 
 
 @converts("aten.index_put.default", "aten._unsafe_index_put.default")

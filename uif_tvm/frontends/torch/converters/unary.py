@@ -226,3 +226,15 @@ def nan_to_num(cx: Emitter, x: Any, nan: Any = None, posinf: Any = None, neginf:
 def real(cx: Emitter, x: Any) -> Any:
     """The tensor itself: only real numbers reach this point."""
     return x
+
+
+@converts("aten.angle.default")
+def angle(cx: Emitter, x: Any) -> Any:
+    """0 for positive numbers, pi for negative ones; NaN stays."""
+
+    def formula(v: Any) -> Any:
+        zero = scalar.like(0, v)
+        straight = tirx.Select(v < zero, scalar.like(math.pi, v), zero)
+        return tirx.Select(scalar.is_nan(v), v, straight)
+
+    return cx.elementwise(formula, cx.cast(x, cx.out_dtype), name="angle")
