@@ -1,0 +1,283 @@
+"""Block-layout: Before and Expected graphs, and that rewritten models still compute the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+from uif_tvm.relay_passes.block_layout import PASS
+
+from tests.schedules import harness
+from uif_tvm.compiler.context import CompileContext
+from uif_tvm.compiler.relax_util import calls, op_name
+from uif_tvm.compiler.report import ReportBuilder
+
+Emit = Callable[[Any], Any]
+F32 = "float32"
+
+
+class Model:
+    """Builds ``main`` over one input; ``conv`` makes weights as it goes."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.builder = relax.BlockBuilder()
+        self.rng = np.random.default_rng(11)
+        self.x = relax.Var("x", relax.TensorType(shape, F32))
+
+    def emit(self, expr: Any) -> Any:
+        return self.builder.emit(expr)
+
+    def const(self, *shape: int) -> Any:
+        return relax.const(self.rng.standard_normal(shape).astype(F32))
+
+    def conv(self, x: Any, out: int, kernel: int = 3, **attrs: Any) -> Any:
+        channels = int(x.ty.shape.values[1]) // attrs.get("groups", 1)
+        attrs.setdefault("padding", kernel // 2)
+        weight = self.const(out, channels, kernel, kernel)
+        return self.emit(relax.op.nn.conv2d(x, weight, **attrs))
+
+    def finish(self, body: Callable[[Model], Any]) -> tvm.IRModule:
+        with self.builder.function("main", [self.x]):
+            with self.builder.dataflow():
+                out = self.builder.emit_output(body(self))
+            self.builder.emit_func_output(out)
+        return self.builder.get()
+
+
+def rewrite(mod: tvm.IRModule, level: int) -> tuple[tvm.IRModule, ReportBuilder]:
+    report = ReportBuilder()
+    context = CompileContext(target=harness.host_spec(harness.WIDE), level=level, report=report)
+    return PASS.apply(mod, context), report
+
+
+def steps(mod: tvm.IRModule) -> list[str]:
+    """Operators and kernels of ``main`` in order, numbers that tell kernels apart left off."""
+    found = []
+    for _, call in calls(mod):
+        name = op_name(call) or "?"
+        if name == "relax.call_tir":
+            name = re.sub(r"\d+$", "", call.args[0].name_hint)
+        found.append(name)
+    return found
+
+
+def outputs(mod: tvm.IRModule, shape: Sequence[int]) -> list[np.ndarray]:
+    x = np.random.default_rng(4).standard_normal(shape).astype(F32)
+    return harness.run_module(relax.transform.LegalizeOps()(mod), [x], lambda f: f)
+
+
+# name -> (input shape, model, Expected at level 2, Expected at level 3)
+def conv_relu_conv(m: Model) -> Any:
+    y = m.emit(relax.op.add(m.conv(m.x, 20), m.const(1, 20, 1, 1)))
+    return m.conv(m.emit(relax.op.nn.relu(y)), 16, 1)
+
+
+def residual(m: Model) -> Any:
+    y = m.conv(m.x, 32)
+    z = m.conv(m.emit(relax.op.nn.relu(y)), 32)
+    return m.emit(relax.op.nn.relu(m.emit(relax.op.add(z, y))))
+
+
+def pooled(m: Model) -> Any:
+    y = m.emit(relax.op.nn.max_pool2d(m.conv(m.x, 32), (3, 3), (2, 2), (1, 1, 1, 1)))
+    y = m.emit(relax.op.nn.avg_pool2d(y, (2, 2), (2, 2), ceil_mode=True))
+    return m.emit(relax.op.mean(m.conv(y, 32), axis=[2, 3]))
+
+
+def concatenated(m: Model) -> Any:
+    y = m.emit(relax.op.concat([m.conv(m.x, 32), m.conv(m.x, 16, 1)], axis=1))
+    return m.conv(y, 8, 1)
+
+
+def misaligned_concat(m: Model) -> Any:
+    y = m.emit(relax.op.concat([m.conv(m.x, 20), m.conv(m.x, 16, 1)], axis=1))
+    return m.conv(y, 8, 1)
+
+
+def first_layer(m: Model) -> Any:
+    return m.conv(m.x, 32, 3, strides=2)
+
+
+def depthwise(m: Model) -> Any:
+    return m.conv(m.conv(m.x, 24, 1), 24, 3, groups=24)
+
+
+def gated(m: Model) -> Any:
+    y = m.conv(m.x, 24)
+    gate = m.conv(m.emit(relax.op.mean(y, axis=[2, 3], keepdims=True)), 24, 1)
+    return m.emit(relax.op.multiply(y, m.emit(relax.op.sigmoid(gate))))
+
+
+def split_and_sliced(m: Model) -> Any:
+    parts = m.emit(relax.op.split(m.conv(m.x, 48), [16], axis=1))
+    first = m.emit(relax.TupleGetItem(parts, 0))
+    second = m.emit(relax.TupleGetItem(parts, 1))
+    tail = m.emit(relax.op.strided_slice(second, [1], [16], [32]))
+    return m.emit(relax.op.add(first, tail))
+
+
+def padded_and_resized(m: Model) -> Any:
+    y = m.emit(relax.op.nn.pad(m.conv(m.x, 16), (0, 0, 0, 0, 1, 2, 0, 1)))
+    y = m.emit(relax.op.image.resize2d(y, (9, 12), layout="NCHW", method="linear"))
+    return m.conv(y, 8, 1)
+
+
+def absorbed_padding(m: Model) -> Any:
+    y = m.emit(relax.op.nn.pad(m.x, (0, 0, 0, 0, 0, 1, 0, 1)))
+    return m.conv(y, 16, 3, strides=2, padding=0)
+
+
+def channel_mean(m: Model) -> Any:
+    return m.emit(relax.op.mean(m.conv(m.x, 20), axis=[1]))
+
+
+IN, OUT = "block_layout", "unblock_layout"
+MODELS: dict[str, tuple[tuple[int, ...], Callable[[Model], Any], list[str], list[str]]] = {
+    "conv relu conv": (
+        (1, 16, 7, 6),
+        conv_relu_conv,
+        [IN, "conv2d", "relax.add", "relax.nn.relu", "conv2d", OUT],
+        [IN, "conv2d", "relax.add", "relax.nn.relu", "conv2d", OUT],
+    ),
+    "residual": (
+        (2, 32, 5, 5),
+        residual,
+        [IN, "conv2d", "relax.nn.relu", "conv2d", "relax.add", "relax.nn.relu", OUT],
+        [IN, "conv2d", "relax.nn.relu", "conv2d", "relax.add", "relax.nn.relu", OUT],
+    ),
+    "pooling": (
+        (1, 16, 9, 9),
+        pooled,
+        [
+            *(IN, "conv2d", OUT, "relax.nn.max_pool2d", "relax.nn.avg_pool2d"),
+            *(IN, "conv2d", OUT, "relax.mean"),
+        ],
+        [IN, "conv2d", "max_pool2d", "avg_pool2d", "conv2d", "avg_pool2d", OUT, "relax.reshape"],
+    ),
+    "concat": (
+        (1, 16, 4, 4),
+        concatenated,
+        [IN, "conv2d", OUT, "conv2d", OUT, "relax.concat", IN, "conv2d", OUT],
+        [IN, "conv2d", "conv2d", "relax.concat", "conv2d", OUT],
+    ),
+    "concat off block borders": (
+        (1, 16, 4, 4),
+        misaligned_concat,
+        [IN, "conv2d", OUT, "conv2d", OUT, "relax.concat", IN, "conv2d", OUT],
+        [IN, "conv2d", OUT, "conv2d", OUT, "relax.concat", IN, "conv2d", OUT],
+    ),
+    "first layer reads plain": ((1, 3, 12, 12), first_layer, ["conv2d", OUT], ["conv2d", OUT]),
+    "depthwise": (
+        (1, 16, 6, 6),
+        depthwise,
+        [IN, "conv2d", "depthwise_conv2d", OUT],
+        [IN, "conv2d", "depthwise_conv2d", OUT],
+    ),
+    "gate": (
+        (1, 16, 6, 6),
+        gated,
+        [IN, "conv2d", OUT, "relax.mean", IN, "conv2d", "relax.sigmoid",
+         "relax.multiply", OUT],
+        [IN, "conv2d", "avg_pool2d", "conv2d", "relax.sigmoid", "relax.multiply", OUT],
+    ),
+    "split and slice": (
+        (1, 16, 4, 4),
+        split_and_sliced,
+        [IN, "conv2d", OUT, "relax.split", "relax.strided_slice", "relax.add"],
+        [IN, "conv2d", "relax.split", "relax.strided_slice", "relax.add", OUT],
+    ),
+    "pad and resize": (
+        (1, 16, 4, 5),
+        padded_and_resized,
+        [IN, "conv2d", OUT, "relax.nn.pad", "relax.image.resize2d", IN, "conv2d",
+         OUT],
+        [IN, "conv2d", "relax.nn.pad", "resize2d", "conv2d", OUT],
+    ),
+    "padding absorbed": (
+        (1, 3, 8, 8),
+        absorbed_padding,
+        ["conv2d", OUT],
+        ["conv2d", OUT],
+    ),
+    "mean over channels": (
+        (1, 16, 4, 4),
+        channel_mean,
+        [IN, "conv2d", OUT, "relax.mean"],
+        [IN, "conv2d", OUT, "relax.mean"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("level", [2, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_expected_graph_and_same_result(name, level):
+    shape, body, *expected = MODELS[name]
+    before = Model(shape).finish(body)
+    after, _ = rewrite(before, level)
+    assert steps(after) == expected[level - 2]
+    for old, new in zip(outputs(before, shape), outputs(after, shape), strict=True):
+        np.testing.assert_allclose(new, old, atol=2e-3, rtol=1e-4)
+
+
+def test_conv1d_is_a_convolution_with_one_row():
+    model = Model((1, 16, 30))
+    weight = model.const(24, 16, 5)
+    before = model.finish(
+        lambda m: m.emit(relax.op.nn.conv1d(m.x, weight, strides=2, padding=(2, 1), dilation=2))
+    )
+    after, _ = rewrite(before, 3)
+    assert steps(after) == [IN, "conv2d", OUT]
+    np.testing.assert_allclose(
+        outputs(after, (1, 16, 30))[0], outputs(before, (1, 16, 30))[0], atol=1e-3
+    )
+
+
+def hardswish_kernel(shape: Sequence[int]) -> tirx.PrimFunc:
+    from tvm import te
+
+    x = harness.placeholder(*shape)
+    zero, three, six = (tirx.const(value, F32) for value in (0.0, 3.0, 6.0))
+    y = te.compute(x.shape, lambda *i: x(*i) * tirx.max(tirx.min(x(*i) + three, six), zero) / six)
+    return te.create_prim_func([x, y]).without_attr("global_symbol")
+
+
+def test_channelwise_kernel_of_an_importer_runs_blocked():
+    def body(m: Model) -> Any:
+        kernel = m.builder.add_func(hardswish_kernel((1, 20, 5, 5)), "hardswish")
+        out = relax.TensorType((1, 20, 5, 5), F32)
+        return m.conv(m.emit(relax.call_tir(kernel, [m.conv(m.x, 20)], out)), 16, 1)
+
+    shape = (1, 16, 5, 5)
+    before = Model(shape).finish(body)
+    after, _ = rewrite(before, 3)
+    assert steps(after) == [IN, "conv2d", "hardswish_blocked", "conv2d", OUT]
+    np.testing.assert_allclose(outputs(after, shape)[0], outputs(before, shape)[0], atol=1e-3)
+
+
+def test_declined_convolutions_say_why():
+    model = Model((1, 16, 5, 5))
+
+    def body(m: Model) -> Any:
+        weight = m.emit(relax.op.multiply(m.const(8, 16, 1, 1), m.const(8, 16, 1, 1)))
+        return m.emit(relax.op.nn.conv2d(m.x, weight))
+
+    after, report = rewrite(model.finish(body), 3)
+    assert "relax.nn.conv2d" in steps(after)
+    declined = [d for d in report.decisions if not d.fired]
+    assert [d.reason for d in declined] == ["the weight is not a constant"]
+
+
+def test_target_without_planner_is_left_alone():
+    import dataclasses
+
+    before = Model((1, 3, 5, 5)).finish(lambda m: m.conv(m.x, 8))
+    report = ReportBuilder()
+    spec = dataclasses.replace(harness.host_spec(harness.WIDE), planner=None)
+    after = PASS.apply(before, CompileContext(target=spec, level=3, report=report))
+    assert steps(after) == ["relax.nn.conv2d"]
+    assert not report.decisions[0].fired
