@@ -235,8 +235,13 @@ class _Importer:
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda arg: self.known[arg])
         if kwargs.get("device") is not None:
             kwargs = dict(kwargs) | {"device": torch.device("cpu")}
+        target: Any = node.target
+        if target is torch.ops.aten.as_strided.default:
+            return False  # it depends on strides, which folding does not keep
+        if target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+            target = torch.reshape  # the same reason
         with torch.no_grad():
-            self.known[node] = node.target(*args, **kwargs)
+            self.known[node] = target(*args, **kwargs)
         return True
 
     def _call(self, node: fx.Node, name: str) -> Any:

@@ -243,3 +243,28 @@ def test_recurrent_and_attention_modules(layer: nn.Module) -> None:
 def test_transformer_layer() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     check(layer, torch.randn(2, 5, 8), rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_are_counted_and_multiplied_per_expert() -> None:
+    pytest.importorskip("transformers.integrations.moe")
+    weight = torch.randn(3, 4, 5)
+    check(
+        lambda x, e: (
+            torch.histc(e.float(), 3, 0, 2),
+            torch.histc(x, 7, -1, 1.5),
+            torch.ops.transformers.grouped_mm_fallback(
+                x, weight, torch.histc(e.float(), 3, 0, 2).cumsum(0, dtype=torch.int32)
+            ),
+        ),
+        torch.randn(6, 4),
+        torch.tensor([0, 0, 2, 2, 2, 7]),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_constant_views_fold_whatever_their_strides() -> None:
+    check(
+        lambda x: x + torch.arange(6.0).reshape(2, 3).T.repeat_interleave(2, -1).view(-1, 6)[:2],
+        torch.ones(2, 6),
+    )
