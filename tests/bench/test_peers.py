@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from tests.cli.conftest import save_linear
 from uif_tvm.bench import machine, models, peers
+from uif_tvm.errors import RunError
 
 
 def row(engine, median, model="m", threads=1, error=None):
@@ -91,6 +92,17 @@ def test_wrong_outputs_fail_the_run(tiny_model, tmp_path, monkeypatch):
     assert body["summary"]["failed"] == 1
     assert body["rows"][1]["error"] == "outputs differ by 0.5"
     assert "differ" in result.stdout
+
+
+def test_a_death_in_the_middle_is_a_row_not_a_crash(tiny_model, tmp_path, monkeypatch):
+    def die(contestants, rounds):
+        raise RunError("openvino died with code -11")
+
+    monkeypatch.setattr(peers, "take_turns", die)
+    result, body = run(tmp_path, "--engines", "onnxruntime openvino")
+    assert result.exit_code == 1
+    assert body["summary"]["failed"] == 2
+    assert all("died with code -11" in entry["error"] for entry in body["rows"])
 
 
 class Canned:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from typing import Any
 import click
 
 from uif_tvm.bench import flops, machine, models
-from uif_tvm.bench.duel import Contestant, take_turns
+from uif_tvm.bench.duel import Contestant, Result, take_turns
 from uif_tvm.bench.engines import OURS, PEERS
 from uif_tvm.bench.measure import Latency, geomean
-from uif_tvm.errors import RunError, UifError, UsageError
+from uif_tvm.errors import RunError, UifError
 
 #: Outputs agree when every element is within RTOL of the reference, plus ATOL of its largest.
 RTOL, ATOL = 1e-3, 1e-4
@@ -147,6 +147,7 @@ def compare(
     import numpy as np
 
     failures: dict[str, str] = {}
+    results: Mapping[str, Result] = {}
     contestants: list[Contestant] = []
     differences: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -167,7 +168,8 @@ def compare(
             failures |= wrong
             results = take_turns(contestants, rounds) if contestants else {}
         except RunError as error:
-            raise UsageError(f"{case.model}: {error.message}") from error
+            # Without one of them the turns of the others mean nothing; other cases go on.
+            failures |= dict.fromkeys(engines, f"the comparison ended: {error.message}")
         finally:
             for contestant in contestants:
                 contestant.close()
