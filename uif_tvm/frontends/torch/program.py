@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import numpy as np
@@ -48,8 +50,7 @@ def _export_module(module: torch.nn.Module, dummy_input: Any) -> ExportedProgram
             hint="pass example inputs: a tensor, a tuple of tensors, or a dict of them",
         )
     args, kwargs = _as_arguments(dummy_input)
-    with _evaluation_mode(module), warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+    with _evaluation_mode(module), _quietly(), torch.no_grad():
         try:
             return torch.export.export(module, args, kwargs)
         except Exception as error:
@@ -89,14 +90,26 @@ def _evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
             part.training = training
 
 
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """No warnings, log lines or graph print-outs of PyTorch's: what matters is in its exception."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
 def _decompose(program: ExportedProgram) -> ExportedProgram:
     table: dict[Any, Any] = {
         op: function
         for op, function in torch.export.default_decompositions().items()
         if op_name(op) not in CONVERTERS
     }
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+    with _quietly(), torch.no_grad():
         try:
             program = program.run_decompositions(table)
             for _ in range(_ROUNDS):
