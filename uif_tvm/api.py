@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from uif_tvm.runtime.engine import Engine
 
 Progress = Callable[[str, int, int], None]
+
+#: One build at a time: TVM's builders and pass contexts are shared by all threads.
+_building = threading.RLock()
 
 #: ``cache_dir`` left alone: the user's cache folder.
 DEFAULT_CACHE = "default"
@@ -123,16 +127,17 @@ def export(
         check_request(context)
     tell = progress or (lambda phase, done, total: None)
     tell("import", 0, 1)
-    imported = import_model(model, dummy_input, host_fallback=fallback_mode == "host")
-    tell("import", 1, 1)
-    compiled = [_compile(imported, context, tell) for context in contexts]
-    if verify:
-        tell("verify", 0, 1)
-        compiled = [
-            _verified(imported, context, built, dummy_input)
-            for context, built in zip(contexts, compiled, strict=True)
-        ]
-        tell("verify", 1, 1)
+    with _building:
+        imported = import_model(model, dummy_input, host_fallback=fallback_mode == "host")
+        tell("import", 1, 1)
+        compiled = [_compile(imported, context, tell) for context in contexts]
+        if verify:
+            tell("verify", 0, 1)
+            compiled = [
+                _verified(imported, context, built, dummy_input)
+                for context, built in zip(contexts, compiled, strict=True)
+            ]
+            tell("verify", 1, 1)
     tell("write", 0, 1)
     write_artifact(
         output_path, model=model_name(model), signature=imported.signature, targets=compiled
