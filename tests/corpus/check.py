@@ -92,8 +92,9 @@ def isolated(corpus: Path, name: str, case: str, level: int) -> dict[str, Any]:
         if line.startswith('{"status"'):
             row: dict[str, Any] = json.loads(line)
             return row
-    tail = "\n".join(done.stderr.strip().splitlines()[-5:])
-    return {"status": "crash", "stage": None, "message": f"exit code {done.returncode}: {tail}"}
+    said = done.stderr.strip().splitlines() or ["no message"]
+    message = "\n".join([f"exit code {done.returncode}: {said[-1]}", *said[-6:-1]])
+    return {"status": "crash", "stage": None, "message": message}
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
