@@ -2,7 +2,7 @@
 
     matmul(x, W)                      ->  packed_matmul(x, pack(W))         W: [K, N] constant
     matmul(x, permute_dims(W))        ->  packed_matmul(x, pack(W^T))       W: [N, K] constant
-    matmul(x, y)                      ->  batch_matmul(x, y)                both computed at run time
+    matmul(x, y)                      ->  batch_matmul(x, y)                both made at run time
     matmul(x, permute_dims(y))        ->  batch_matmul(x, y, transpose_y)   last two axes swapped
 
 with ``pack(W)[p, k, j] = W[k, p nb + j]``, zero past N. Panel width ``nb`` and row tile come from
@@ -27,6 +27,9 @@ from uif_tvm.target.spec import Refusal
 
 if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext
+
+#: Batches with fewer rows than this are multiplied together, as one matrix.
+_MIN_ROWS = 8
 
 
 @mutator
@@ -75,8 +78,13 @@ class _Pack(PyExprMutator):  # type: ignore[misc]
             return Refusal("constant", "the right-hand side is no plain tensor")
         matrix = array.T if transposed else array
         depth, width = matrix.shape
-        rows = [int(n) if isinstance(n, int) else 0 for n in left[:-1]]
-        plan = self._plan(MatmulProblem(prod(rows), width, depth, dtype))
+        rows = left[-2]
+        flat = len(left) > 2 and not (isinstance(rows, int) and rows >= _MIN_ROWS)
+        if flat:
+            # Too few rows per batch for a register tile: the batches together make one.
+            rows = prod(left[:-1]) if all(isinstance(n, int) for n in left) else None
+        m = rows if isinstance(rows, int) else 0
+        plan = self._plan(MatmulProblem(m, width, depth, dtype))
         if isinstance(plan, Refusal):
             return plan
         key = (weight, plan.n_block, transposed)
@@ -88,13 +96,18 @@ class _Pack(PyExprMutator):  # type: ignore[misc]
             True,
             f"[{depth}, {width}] packed in panels of {plan.n_block}, row tile {plan.m_block}",
         )
-        return self.builder_.call_te(
+        if flat:
+            x = self.builder_.emit(relax.op.reshape(x, (-1, depth)))
+        result = self.builder_.call_te(
             lambda a, w: packed_matmul(a, w, width, plan.m_block),
             x,
             self._packed[key],
             primfunc_name_hint="matmul",
             primfunc_attrs={"op_pattern": OUT_FUSABLE},
         )
+        if not flat:
+            return result
+        return relax.op.reshape(self.builder_.emit(result), relax.ShapeExpr([*left[:-1], width]))
 
     def _batched_call(
         self, x: Any, y: Any, left: list[Any], right: list[Any], dtype: str

@@ -54,16 +54,14 @@ class PackedMatmul:
         if isinstance(result, Refusal):
             return result
         mb, nb = (int(extent) for extent in anchor.writes.shape[-2:])
-        outer = len(anchor.writes.shape) - 4
         lanes = target.machine.lanes(str(anchor.writes.dtype))
         depth = _reduce_extent(sch, anchor.rv)
 
-        *lead, n = sch.get_loops(result)
-        row = fuse_all(sch, lead[outer:])
-        row_tile, row_in = sch.split(row, [None, mb])
+        *outer, m, n = sch.get_loops(result)
+        row_tile, row_in = sch.split(m, [None, mb])
         panel, column = sch.split(n, [None, nb])
-        sch.reorder(panel, row_tile, row_in, column)
-        tile = [*lead[:outer], panel, row_tile]
+        sch.reorder(panel, *outer, row_tile, row_in, column)
+        tile = [panel, *outer, row_tile]
         extents = static_extents(sch, tile)
         if extents is not None:
             # One task list over (panel, row tile): balanced for any number of either, and each
@@ -73,7 +71,7 @@ class PackedMatmul:
             if parallel_pays(steps, target.machine.cores):
                 sch.parallel(tile[0])
         else:
-            sch.parallel(fuse_all(sch, tile[: outer + 1]))
+            sch.parallel(panel)
         sch.compute_at(anchor.rv, tile[-1], preserve_unit_loops=True)
         register_tile(sch, anchor.rv, lanes)
         store_tile(sch, row_in, column, lanes)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.schedules.harness import placeholder, run
 from tvm import te
 
+from tests.schedules.harness import placeholder, run
 from uif_tvm.kernels.matmul import batch_matmul, pack_weight, packed_matmul, unpack_weight
 
 
@@ -28,7 +28,9 @@ def test_packing_round_trips_and_pads_with_zeros(depth: int, width: int, block: 
     depth=st.integers(1, 9),
     tile=st.sampled_from([(1, 4), (3, 8), (8, 16)]),
 )
-def test_packed_matmul(lead: tuple[int, ...], width: int, depth: int, tile: tuple[int, int]) -> None:
+def test_packed_matmul(
+    lead: tuple[int, ...], width: int, depth: int, tile: tuple[int, int]
+) -> None:
     rng = np.random.default_rng(1)
     x = rng.standard_normal((*lead, depth)).astype("float32")
     packed = pack_weight(rng.standard_normal((depth, width)).astype("float32"), tile[1])

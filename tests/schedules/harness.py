@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax, te, tirx
+from uif_tvm.targets.cpu.target import create
 
 from uif_tvm.compiler import tir_pipeline
 from uif_tvm.target.spec import Machine, Refusal, TargetSpec
-from uif_tvm.targets.cpu.target import create
 
 KIB, MIB = 1 << 10, 1 << 20
 #: Machines to schedule for. All run on any host: LLVM splits vectors that are too wide.

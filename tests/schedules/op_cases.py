@@ -96,7 +96,9 @@ for _name, _apply, _meaning in (
 def _binary(name: str, apply: Any, meaning: Any, make_input: Any) -> None:
     def make(rng: Rng) -> Instance:
         full = shape(rng, 1, 4)
-        other = tuple(1 if rng.integers(3) == 0 else n for n in full)[int(rng.integers(len(full))) :]
+        other = tuple(1 if rng.integers(3) == 0 else n for n in full)[
+            int(rng.integers(len(full))) :
+        ]
         pair = [make_input(rng, full), make_input(rng, other)]
         pair = pair[::-1] if rng.integers(2) else pair
         return Instance(apply, pair, [meaning(*pair)])
@@ -253,9 +255,7 @@ def _slice(rng: Rng) -> Instance:
 @case("pad")
 def _pad(rng: Rng) -> Instance:
     x = floats(rng, shape(rng, 2, 2))
-    return Instance(
-        lambda v: rx.nn.pad(v, [1, 2, 0, 3]), [x], [np.pad(x, [(1, 2), (0, 3)])]
-    )
+    return Instance(lambda v: rx.nn.pad(v, [1, 2, 0, 3]), [x], [np.pad(x, [(1, 2), (0, 3)])])
 
 
 @case("take")
@@ -356,9 +356,7 @@ def _group_norm(rng: Rng) -> Instance:
         groups.var(-1, keepdims=True) + 1e-5
     )
     expected = normal.reshape(x.shape) * g[:, None, None] + b[:, None, None]
-    return Instance(
-        lambda v, s, t: rx.nn.group_norm(v, s, t, 3, 1, [2, 3]), [x, g, b], [expected]
-    )
+    return Instance(lambda v, s, t: rx.nn.group_norm(v, s, t, 3, 1, [2, 3]), [x, g, b], [expected])
 
 
 def _convolve(x: Array, w: Array, stride: int, pad: int, groups: int) -> Array:

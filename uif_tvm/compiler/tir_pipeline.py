@@ -1,4 +1,4 @@
-"""TVM's lowering pipeline with buffers of scope ``local`` kept on the stack.
+"""TVM's lowering pipeline with two steps of ours: vector math, and ``local`` kept on the stack.
 
 A ``local`` buffer is a schedule's word for "registers, or failing that the stack": accumulators of
 a register tile, the partial sums of one row. TVM 0.27 turns each of them into a call of the
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from uif_tvm.compiler.vector_math import KEEP_ON_STACK, allow_vectors, expand_math
+
 #: Pass this to ``tvm.tirx.build`` after :func:`register`.
 PIPELINE = "uif"
 
 #: Stack slots above this size would overflow the stacks of worker threads.
 MAX_STACK_BYTES = 128 << 10
-_KEEP = "disable_lower_builtin"
 
 
 def register() -> str:
@@ -30,10 +31,11 @@ def register() -> str:
         def finish() -> Any:
             from tvm import ir
 
-            return ir.transform.Sequential([keep_locals(), finish_host()])
+            return ir.transform.Sequential([keep_locals(), expand_math(), finish_host()])
 
         return pipeline, finish, finish_device
 
+    allow_vectors()
     if PIPELINE not in PIPELINE_MAP:
         register_tir_pipeline(PIPELINE, factory)
     return PIPELINE
@@ -48,7 +50,7 @@ def keep_locals() -> Any:
         buffer = alloc.buffer
         if buffer.scope() != "local" or _bytes(buffer) > MAX_STACK_BYTES:
             return alloc
-        keep = {**dict(alloc.annotations), _KEEP: tirx.IntImm("int32", 1)}
+        keep = {**dict(alloc.annotations), KEEP_ON_STACK: tirx.IntImm("int32", 1)}
         return tirx.AllocBuffer(buffer, keep)
 
     @tirx.transform.prim_func_pass(opt_level=0, name="uif.KeepLocals")

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from uif_tvm.kernels import math as fmath
-from uif_tvm.kernels import norm
+from uif_tvm.kernels import activation, norm
 
 if TYPE_CHECKING:
     from tvm import te
@@ -44,7 +43,7 @@ def _elementwise(name: str, formula: Callable[[Any], Any]) -> Legalizer:
     def kernel(x: te.Tensor) -> te.Tensor:
         from tvm import te
 
-        return te.compute(x.shape, lambda *i: formula(x[i]), name=name)
+        return te.compute(x.shape, lambda *i: formula(x[i].asobject()), name=name)
 
     def legalize(bb: BlockBuilder, call: Call) -> Expr:
         if _dtype(call.args[0]) not in _FLOATS:
@@ -56,7 +55,7 @@ def _elementwise(name: str, formula: Callable[[Any], Any]) -> Legalizer:
 
 def _softplus(bb: BlockBuilder, call: Call) -> Expr:
     beta, threshold = float(call.attrs.beta), float(call.attrs.threshold)
-    formula = _elementwise("softplus", lambda v: fmath.softplus(v, beta, threshold))
+    formula = _elementwise("softplus", lambda v: activation.softplus(v, beta, threshold))
     return formula(bb, call)
 
 
@@ -160,14 +159,10 @@ def _fold(reducer: norm.Reducer, mean: bool = False) -> Callable[[Any, list[int]
 
 #: Operator name -> legalisation, for ``relax.transform.LegalizeOps``.
 LEGALIZE: dict[str, Legalizer] = {
-    "relax.exp": _elementwise("exp", fmath.exp),
-    "relax.log": _elementwise("log", fmath.log),
-    "relax.tanh": _elementwise("tanh", fmath.tanh),
-    "relax.erf": _elementwise("erf", fmath.erf),
-    "relax.sigmoid": _elementwise("sigmoid", fmath.sigmoid),
-    "relax.nn.silu": _elementwise("silu", fmath.silu),
-    "relax.nn.gelu": _elementwise("gelu", fmath.gelu),
-    "relax.nn.gelu_tanh": _elementwise("gelu_tanh", fmath.gelu_tanh),
+    "relax.nn.relu": _elementwise("relu", activation.relu),
+    "relax.nn.silu": _elementwise("silu", activation.silu),
+    "relax.nn.gelu": _elementwise("gelu", activation.gelu),
+    "relax.nn.gelu_tanh": _elementwise("gelu_tanh", activation.gelu_tanh),
     "relax.nn.softplus": _softplus,
     "relax.power": _power,
     "relax.nn.softmax": _softmax(log=False),

@@ -1,13 +1,15 @@
 """Elementary functions as plain arithmetic, so that compilers can run them on vectors.
 
-Calls of ``expf``, ``tanhf`` and the like are taken apart into one scalar library call per lane;
-the expressions here are multiply-adds, selects and bit operations only. They are for float32;
-float16 and bfloat16 compute in float32, and float64 keeps the library functions.
+Calls of ``expf``, ``tanhf`` and the like are taken apart into one scalar library call per lane.
+Kernels therefore keep ``T.exp(x)`` and its kin as single calls, which every pass sees as cheap
+nodes; the last lowering step (``uif_tvm.compiler.vector_math``) replaces them by the formulas
+here: multiply-adds, selects and bit operations on vectors of any length. They are for float32;
+float16 computes in float32, and float64 keeps the library functions.
 
 Largest errors over all of float32, in units in the last place (ULP) of the correctly rounded
 result, with fused multiply-adds; subnormal results count in steps of the smallest subnormal:
 
-    exp 1   log 1   log1p 3   tanh 5   erf 5   sigmoid 3
+    exp 1.1   log 1   log1p 3   tanh 5   erf 5   sigmoid 3
 
 NaN gives NaN, and infinities, zeros of both signs and subnormals give what IEEE 754 asks for.
 
@@ -18,66 +20,12 @@ single precision); rational forms of tanh and erf as used by Eigen's vectorised 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tvm.tirx import PrimExpr
-
-#: Types computed in float32 and rounded once at the end.
-_NARROW = ("float16", "bfloat16")
-
-
-def _f32(value: float) -> Any:
-    from tvm import tirx
-
-    return tirx.const(value, "float32")
-
-
-def _polynomial(x: PrimExpr, coefficients: Sequence[float]) -> PrimExpr:
-    """Horner's scheme, highest power first."""
-    result = _f32(coefficients[0])
-    for coefficient in coefficients[1:]:
-        result = result * x + _f32(coefficient)
-    return result
-
-
-def _dispatch(
-    x: PrimExpr, fast: Callable[[PrimExpr], PrimExpr], library: Callable[[PrimExpr], PrimExpr]
-) -> PrimExpr:
-    """``fast`` in float32 for float32 and narrower, ``library`` for float64."""
-    x = x.asobject() if hasattr(x, "asobject") else x  # an element of a te.Tensor
-    dtype = str(x.ty.dtype)
-    if dtype == "float32":
-        return fast(x)
-    if dtype in _NARROW:
-        return fast(x.astype("float32")).astype(dtype)
-    return library(x)
-
-
-def _bits(x: PrimExpr) -> PrimExpr:
-    from tvm import tirx
-
-    return tirx.reinterpret("int32", x)
-
-
-def _float(bits: PrimExpr) -> PrimExpr:
-    from tvm import tirx
-
-    return tirx.reinterpret("float32", bits)
-
-
-def _select(condition: PrimExpr, yes: PrimExpr, no: PrimExpr) -> PrimExpr:
-    from tvm import tirx
-
-    return tirx.Select(condition, yes, no)
-
-
-def _power_of_two(n: PrimExpr) -> PrimExpr:
-    """2^n for an int32 ``n`` in -126 .. 127."""
-    from tvm import tirx
-
-    return _float(tirx.shift_left(n + 127, tirx.const(23, "int32")))
-
+Expr = Any
+#: Names a value: stores it once and returns an expression that reads it. Formulas name whatever
+#: they use more than once, since expressions are trees and every other use would be a copy.
+Keep = Callable[[Expr], Expr]
 
 _EXP = (
     1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3,
@@ -86,32 +34,8 @@ _EXP = (
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
 #: Beyond these exp is 0 and infinity; within them 2^n stays representable in two factors.
 _EXP_LOWEST, _EXP_HIGHEST = -104.0, 89.0
+#: 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits of the sum.
 _ROUNDER, _ROUNDER_BITS = 12582912.0, 0x4B400000
-
-
-def _clip(x: PrimExpr, low: float, high: float) -> PrimExpr:
-    """``x`` limited to ``low .. high``; comparisons are false for NaN, which so passes through."""
-    x = _select(x < _f32(low), _f32(low), x)
-    return _select(x > _f32(high), _f32(high), x)
-
-
-def _exp32(x: PrimExpr) -> PrimExpr:
-    """e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln(2) / 2."""
-    from tvm import tirx
-
-    clipped = _clip(x, _EXP_LOWEST, _EXP_HIGHEST)
-    # Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits of the sum. The
-    # trip through the bits keeps TVM from cancelling the addition with the subtraction.
-    bits = _bits(clipped * _f32(_LOG2_E) + _f32(_ROUNDER))
-    n = _float(bits) - _f32(_ROUNDER)
-    r = clipped - n * _f32(_LN2_HIGH)
-    r = r - n * _f32(_LN2_LOW)
-    value = _polynomial(r, _EXP) * (r * r) + r + _f32(1.0)
-    whole = bits - tirx.const(_ROUNDER_BITS, "int32")
-    # Two factors, because 2^n itself overflows at the top and is subnormal at the bottom.
-    half = tirx.shift_right(whole, tirx.const(1, "int32"))
-    return value * _power_of_two(half) * _power_of_two(whole - half)
-
 
 _LOG = (
     7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
@@ -119,49 +43,6 @@ _LOG = (
 )  # fmt: skip
 _SQRT_HALF = 0.707106781186547524
 _SMALLEST_NORMAL = 1.17549435e-38
-
-
-def _log_of_mantissa(m: PrimExpr, e: PrimExpr) -> PrimExpr:
-    """log(1 + m) + e ln 2 for 1 + m in [sqrt(1/2), sqrt 2)."""
-    z = m * m
-    y = _polynomial(m, _LOG) * m * z + e * _f32(_LN2_LOW) - _f32(0.5) * z
-    return m + y + e * _f32(_LN2_HIGH)
-
-
-def _log32(x: PrimExpr) -> PrimExpr:
-    """log(m 2^e) = log m + e ln 2 with m in [sqrt(1/2), sqrt 2)."""
-    from tvm import tirx
-
-    subnormal = x < _f32(_SMALLEST_NORMAL)
-    normal = _select(subnormal, x * _f32(2.0**23), x)
-    bits = _bits(normal)
-    exponent = tirx.shift_right(bits, tirx.const(23, "int32")) - 126
-    mantissa = _float(
-        tirx.bitwise_or(
-            tirx.bitwise_and(bits, tirx.const(0x007FFFFF, "int32")),
-            tirx.const(0x3F000000, "int32"),
-        )
-    )
-    e = exponent.astype("float32") - _select(subnormal, _f32(23.0), _f32(0.0))
-    below = mantissa < _f32(_SQRT_HALF)
-    e = e - _select(below, _f32(1.0), _f32(0.0))
-    m = _select(below, mantissa + mantissa, mantissa) - _f32(1.0)
-    value = _log_of_mantissa(m, e)
-    infinity = _f32(float("inf"))
-    value = _select(x < infinity, value, x)  # +inf and NaN are their own logarithms
-    value = _select(x == _f32(0.0), -infinity, value)
-    return _select(x < _f32(0.0), _f32(float("nan")), value)
-
-
-def _log1p32(x: PrimExpr) -> PrimExpr:
-    """log(1 + x): its own polynomial near zero; elsewhere rounding 1 + x costs under one ULP."""
-    from tvm import tirx
-
-    near = _log_of_mantissa(x, _f32(0.0))
-    far = _log32(_f32(1.0) + x)
-    middle = tirx.And(x > _f32(_SQRT_HALF - 1.0), x < _f32(2.0 * _SQRT_HALF - 1.0))
-    return _select(middle, near, far)
-
 
 _TANH_TOP = (
     -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08,
@@ -171,23 +52,6 @@ _TANH_BOTTOM = (
     1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03,
 )  # fmt: skip
 _TANH_ONE, _TANH_LINEAR = 7.90531110763549805, 4e-4
-
-
-def _odd_rational(
-    x: PrimExpr, limit: float, top: Sequence[float], bottom: Sequence[float]
-) -> PrimExpr:
-    """x P(x^2) / Q(x^2) with x limited to -limit .. limit."""
-    c = _clip(x, -limit, limit)
-    square = c * c
-    return c * (_polynomial(square, top) / _polynomial(square, bottom))
-
-
-def _tanh32(x: PrimExpr) -> PrimExpr:
-    from tvm import tirx
-
-    value = _odd_rational(x, _TANH_ONE, _TANH_TOP, _TANH_BOTTOM)
-    return _select(tirx.abs(x) < _f32(_TANH_LINEAR), x, value)
-
 
 _ERF_TOP = (
     -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
@@ -200,27 +64,167 @@ _ERF_BOTTOM = (
 _ERF_ONE = 4.0
 
 
-def _erf32(x: PrimExpr) -> PrimExpr:
-    return _clip(_odd_rational(x, _ERF_ONE, _ERF_TOP, _ERF_BOTTOM), -1.0, 1.0)
+def _lanes(x: Expr) -> int:
+    from tvm.runtime import DataType
+
+    return int(DataType(str(x.ty.dtype)).lanes)
 
 
-def _sigmoid32(x: PrimExpr) -> PrimExpr:
-    """1 / (1 + e^-x), through e^-|x| so that nothing overflows."""
+def _like(x: Expr, value: float, dtype: str = "float32") -> Expr:
+    """A constant with as many lanes as ``x``."""
     from tvm import tirx
 
-    e = _exp32(-tirx.abs(x))
-    one = _f32(1.0)
-    return _select(x < _f32(0.0), e, one) / (one + e)
+    scalar = tirx.const(value, dtype)
+    return scalar if _lanes(x) == 1 else tirx.Broadcast(scalar, _lanes(x))
 
 
-def is_nan(x: PrimExpr) -> PrimExpr:
-    """Whether ``x`` is NaN, by its bits.
+def _typed(x: Expr, dtype: str) -> str:
+    return dtype if _lanes(x) == 1 else f"{dtype}x{_lanes(x)}"
+
+
+def _bits(x: Expr) -> Expr:
+    from tvm import tirx
+
+    return tirx.reinterpret(_typed(x, "int32"), x)
+
+
+def _float(bits: Expr) -> Expr:
+    from tvm import tirx
+
+    return tirx.reinterpret(_typed(bits, "float32"), bits)
+
+
+def _select(condition: Expr, yes: Expr, no: Expr) -> Expr:
+    from tvm import tirx
+
+    return tirx.Select(condition, yes, no)
+
+
+def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """Horner's scheme, highest power first."""
+    result = _like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        result = result * x + _like(x, coefficient)
+    return result
+
+
+def _clip(keep: Keep, x: Expr, low: float, high: float) -> Expr:
+    """``x`` limited to ``low .. high``; comparisons are false for NaN, which so passes through."""
+    raised = keep(_select(x < _like(x, low), _like(x, low), x))
+    return keep(_select(raised > _like(x, high), _like(x, high), raised))
+
+
+def _power_of_two(n: Expr) -> Expr:
+    """2^n for an int32 ``n`` in -126 .. 127."""
+    from tvm import tirx
+
+    return _float(tirx.shift_left(n + _like(n, 127, "int32"), _like(n, 23, "int32")))
+
+
+def exp(keep: Keep, x: Expr) -> Expr:
+    """e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln(2) / 2."""
+    from tvm import tirx
+
+    c = _clip(keep, x, _EXP_LOWEST, _EXP_HIGHEST)
+    bits = keep(_bits(c * _like(x, _LOG2_E) + _like(x, _ROUNDER)))
+    n = keep(_float(bits) - _like(x, _ROUNDER))
+    r = keep(c - n * _like(x, _LN2_HIGH))
+    r = keep(r - n * _like(x, _LN2_LOW))
+    value = _polynomial(r, _EXP) * (r * r) + r + _like(x, 1.0)
+    whole = keep(bits - _like(x, _ROUNDER_BITS, "int32"))
+    # Two factors, because 2^n itself overflows at the top and is subnormal at the bottom.
+    half = keep(tirx.shift_right(whole, _like(x, 1, "int32")))
+    return value * _power_of_two(half) * _power_of_two(whole - half)
+
+
+def _log_of_mantissa(keep: Keep, m: Expr, e: Expr) -> Expr:
+    """log(1 + m) + e ln 2 for 1 + m in [sqrt(1/2), sqrt 2)."""
+    z = keep(m * m)
+    y = _polynomial(m, _LOG) * m * z + e * _like(m, _LN2_LOW) - _like(m, 0.5) * z
+    return m + y + e * _like(m, _LN2_HIGH)
+
+
+def log(keep: Keep, x: Expr) -> Expr:
+    """log(m 2^e) = log m + e ln 2 with m in [sqrt(1/2), sqrt 2); -inf at zero, NaN below."""
+    from tvm import tirx
+
+    def const(value: float) -> Expr:
+        return _like(x, value)
+
+    def whole(value: int) -> Expr:
+        return _like(x, value, "int32")
+
+    subnormal = keep(_select(x < const(_SMALLEST_NORMAL), const(2.0**23), const(1.0)))
+    bits = keep(_bits(x * subnormal))
+    exponent = tirx.shift_right(bits, whole(23)) - whole(126)
+    fraction = tirx.bitwise_and(bits, whole(0x007FFFFF))
+    mantissa = keep(_float(tirx.bitwise_or(fraction, whole(0x3F000000))))
+    below = mantissa < const(_SQRT_HALF)
+    m = keep(_select(below, mantissa + mantissa, mantissa) - const(1.0))
+    shift = _select(subnormal > const(1.0), const(23.0), const(0.0))
+    e = exponent.astype(_typed(x, "float32")) - shift - _select(below, const(1.0), const(0.0))
+    value = _log_of_mantissa(keep, m, keep(e))
+    # +inf and NaN are their own logarithms.
+    value = _select(x < const(float("inf")), value, x)
+    value = _select(x == const(0.0), const(float("-inf")), value)
+    return _select(x < const(0.0), const(float("nan")), value)
+
+
+def log1p(keep: Keep, x: Expr) -> Expr:
+    """log(1 + x): its own polynomial near zero; elsewhere rounding 1 + x costs a few ULP."""
+    near = keep(_log_of_mantissa(keep, x, _like(x, 0.0)))
+    far = keep(log(keep, keep(_like(x, 1.0) + x)))
+    high = _select(x < _like(x, 2.0 * _SQRT_HALF - 1.0), near, far)
+    return _select(x > _like(x, _SQRT_HALF - 1.0), high, far)
+
+
+def _odd_rational(
+    keep: Keep, x: Expr, limit: float, top: Sequence[float], bottom: Sequence[float]
+) -> Expr:
+    """x P(x^2) / Q(x^2) with x limited to -limit .. limit."""
+    c = _clip(keep, x, -limit, limit)
+    square = keep(c * c)
+    return c * (_polynomial(square, top) / _polynomial(square, bottom))
+
+
+def tanh(keep: Keep, x: Expr) -> Expr:
+    """Hyperbolic tangent."""
+    value = keep(_odd_rational(keep, x, _TANH_ONE, _TANH_TOP, _TANH_BOTTOM))
+    linear = keep(_select(x < _like(x, _TANH_LINEAR), x, value))
+    return _select(x > _like(x, -_TANH_LINEAR), linear, value)
+
+
+def erf(keep: Keep, x: Expr) -> Expr:
+    """Error function."""
+    value = keep(_odd_rational(keep, x, _ERF_ONE, _ERF_TOP, _ERF_BOTTOM))
+    return _clip(keep, value, -1.0, 1.0)
+
+
+def sigmoid(keep: Keep, x: Expr) -> Expr:
+    """1 / (1 + e^-x), through e^-|x| so that nothing overflows."""
+    zero, one = _like(x, 0.0), _like(x, 1.0)
+    e = keep(exp(keep, keep(_select(x > zero, zero - x, x))))
+    return _select(x < zero, e, one) / (one + e)
+
+
+#: TIR intrinsic -> formula over float32 vectors. ``x`` is named already.
+FORMULAS: dict[str, Callable[[Keep, Expr], Expr]] = {
+    "tirx.exp": exp,
+    "tirx.log": log,
+    "tirx.log1p": log1p,
+    "tirx.tanh": tanh,
+    "tirx.erf": erf,
+    "tirx.sigmoid": sigmoid,
+}
+
+
+def is_nan(x: Expr) -> Expr:
+    """Whether a scalar ``x`` is NaN, by its bits.
 
     TVM's simplifier takes ``x != x`` for false, and its vectoriser takes ``isnan`` apart.
     """
     from tvm import tirx
 
-    x = x.asobject() if hasattr(x, "asobject") else x
     if str(x.ty.dtype) == "float64":
         magnitude = tirx.bitwise_and(
             tirx.reinterpret("int64", x), tirx.const(0x7FFFFFFFFFFFFFFF, "int64")
@@ -228,94 +232,3 @@ def is_nan(x: PrimExpr) -> PrimExpr:
         return magnitude > tirx.const(0x7FF0000000000000, "int64")
     magnitude = tirx.bitwise_and(_bits(x.astype("float32")), tirx.const(0x7FFFFFFF, "int32"))
     return magnitude > tirx.const(0x7F800000, "int32")
-
-
-def exp(x: PrimExpr) -> PrimExpr:
-    """e^x."""
-    from tvm import tirx
-
-    return _dispatch(x, _exp32, tirx.exp)
-
-
-def log(x: PrimExpr) -> PrimExpr:
-    """Natural logarithm; -inf at zero, NaN below."""
-    from tvm import tirx
-
-    return _dispatch(x, _log32, tirx.log)
-
-
-def log1p(x: PrimExpr) -> PrimExpr:
-    """log(1 + x), accurate near zero."""
-    from tvm import tirx
-
-    return _dispatch(x, _log1p32, tirx.log1p)
-
-
-def tanh(x: PrimExpr) -> PrimExpr:
-    """Hyperbolic tangent."""
-    from tvm import tirx
-
-    return _dispatch(x, _tanh32, tirx.tanh)
-
-
-def erf(x: PrimExpr) -> PrimExpr:
-    """Error function."""
-    from tvm import tirx
-
-    return _dispatch(x, _erf32, tirx.erf)
-
-
-def sigmoid(x: PrimExpr) -> PrimExpr:
-    """1 / (1 + e^-x)."""
-    from tvm import tirx
-
-    return _dispatch(x, _sigmoid32, tirx.sigmoid)
-
-
-def silu(x: PrimExpr) -> PrimExpr:
-    """x sigmoid(x); -0 at minus infinity, as the limit is."""
-    return _dispatch(x, lambda v: v * _sigmoid32(v), lambda v: v * sigmoid(v))
-
-
-def gelu(x: PrimExpr) -> PrimExpr:
-    """x (1 + erf(x / sqrt 2)) / 2."""
-
-    from tvm import tirx
-
-    def formula(v: PrimExpr) -> PrimExpr:
-        def const(value: float) -> PrimExpr:
-            return tirx.const(value, str(v.ty.dtype))
-
-        return v * const(0.5) * (const(1.0) + erf(v * const(0.7071067811865476)))
-
-    return _dispatch(x, formula, formula)
-
-
-def gelu_tanh(x: PrimExpr) -> PrimExpr:
-    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
-    from tvm import tirx
-
-    def formula(v: PrimExpr) -> PrimExpr:
-        def const(value: float) -> PrimExpr:
-            return tirx.const(value, str(v.ty.dtype))
-
-        inner = const(0.7978845608028654) * (v + const(0.044715) * v * v * v)
-        return const(0.5) * v * (const(1.0) + tanh(inner))
-
-    return _dispatch(x, formula, formula)
-
-
-def softplus(x: PrimExpr, beta: float = 1.0, threshold: float = 20.0) -> PrimExpr:
-    """log(1 + e^(beta x)) / beta; x itself where beta x exceeds ``threshold``."""
-    from tvm import tirx
-
-    def formula(v: PrimExpr) -> PrimExpr:
-        def const(value: float) -> PrimExpr:
-            return tirx.const(value, str(v.ty.dtype))
-
-        t = v * const(beta)
-        tail = log1p(exp(-tirx.abs(t)))
-        smooth = (_select(t > const(0.0), t, const(0.0)) + tail) / const(beta)
-        return _select(t > const(threshold), v, smooth)
-
-    return _dispatch(x, formula, formula)

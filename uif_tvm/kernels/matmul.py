@@ -2,7 +2,7 @@
 
 *Packed*: ``y[..., n] = sum_k x[..., k] * w[n // nb, k, n % nb]`` with a constant right-hand side
 packed at export by :func:`pack_weight`. The sum is computed in whole register tiles
-``[rows / mb, N / nb, mb, nb]`` (rows past the end repeat the last row, columns past the end are
+``[..., M / mb, N / nb, mb, nb]`` (rows past the end repeat the last row, columns past the end are
 zero weights), and a copy-out stage keeps what belongs to the result. So every tile is full and
 no loop that accumulates has a condition in it.
 
@@ -12,7 +12,6 @@ no loop that accumulates has a condition in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +48,7 @@ def packed_matmul(x: te.Tensor, packed: te.Tensor, width: int, m_block: int) -> 
     """``[..., M, K] x packed [N/nb, K, nb] -> [..., M, N]``.
 
     Args:
-        x: left-hand side with at least one axis; all but the last count as rows.
+        x: left-hand side with at least two axes; the last but one is cut into row tiles.
         packed: from :func:`pack_weight`.
         width: N, columns of the result.
         m_block: rows of one register tile.
@@ -58,20 +57,15 @@ def packed_matmul(x: te.Tensor, packed: te.Tensor, width: int, m_block: int) -> 
 
     *lead, depth = x.shape
     panels, _, n_block = packed.shape
-    # Known leading axes count as one axis of rows; with a symbolic one among them only the last
-    # is tiled, so that every index stays affine.
-    fused = all(_known(extent) is not None for extent in lead)
-    outer: list[Any] = [] if fused else list(lead[:-1])
-    inner = lead[len(outer) :]
-    rows = _product(inner)
-    exact = isinstance(rows, int) and rows % m_block == 0
+    *outer, rows = lead
+    exact = _divides(m_block, rows)
     k = te.reduce_axis((int64(0), int64(depth)), name="k")
 
     def tile_sum(*index: Any) -> Any:
         *batch, mo, no, mi, ni = index
         row = mo * m_block + mi
         row = row if exact else tirx.min(row, rows - 1)
-        return te.sum(x[(*batch, *_unravel(row, inner), k)] * packed[no, k, ni], axis=k)
+        return te.sum(x[(*batch, row, k)] * packed[no, k, ni], axis=k)
 
     acc = te.compute(
         shape64(*outer, _ceildiv(rows, m_block), panels, m_block, n_block),
@@ -81,8 +75,8 @@ def packed_matmul(x: te.Tensor, packed: te.Tensor, width: int, m_block: int) -> 
     )
 
     def copy_out(*index: Any) -> Any:
-        batch, r, n = index[: len(outer)], _ravel(index[len(outer) : -1], inner), index[-1]
-        return acc[(*batch, r // m_block, n // n_block, r % m_block, n % n_block)]
+        *batch, m, n = index
+        return acc[(*batch, m // m_block, n // n_block, m % m_block, n % n_block)]
 
     return te.compute(shape64(*lead, width), copy_out, name="matmul")
 
@@ -156,17 +150,6 @@ def shape64(*extents: Any) -> tuple[Any, ...]:
     return tuple(int64(extent) for extent in extents)
 
 
-def _product(extents: Sequence[Any]) -> Any:
-    """Product of extents: an int when all are known, else an expression."""
-    known = [_known(extent) for extent in extents]
-    if all(value is not None for value in known):
-        return prod(value for value in known if value is not None)
-    out = extents[0]
-    for extent in extents[1:]:
-        out = out * extent
-    return out
-
-
 def _known(extent: Any) -> int | None:
     from tvm import tirx
 
@@ -185,23 +168,6 @@ def _ceildiv(extent: Any, block: int) -> Any:
 def _divides(block: int, extent: Any) -> bool:
     known = _known(extent)
     return known is not None and known % block == 0
-
-
-def _unravel(row: Any, lead: Sequence[Any]) -> tuple[Any, ...]:
-    """Row number -> one index per leading axis (row-major)."""
-    index: list[Any] = []
-    for extent in reversed(lead[1:]):
-        index.append(row % extent)
-        row = row // extent
-    index.append(row)
-    return tuple(reversed(index))
-
-
-def _ravel(index: Sequence[Any], lead: Sequence[Any]) -> Any:
-    row = index[0]
-    for position, extent in zip(index[1:], lead[1:], strict=True):
-        row = row * extent + position
-    return row
 
 
 def _broadcast(left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, ...]:

@@ -179,7 +179,7 @@ def _fold_halves(
 
 def softmax(x: te.Tensor, axis: int, log: bool = False) -> te.Tensor:
     """Softmax (or its logarithm) along ``axis``, in the accumulation type, rounded once."""
-    from tvm import te
+    from tvm import te, tirx
 
     axis = axis % len(x.shape)
     dtype = str(x.dtype)
@@ -202,10 +202,10 @@ def softmax(x: te.Tensor, axis: int, log: bool = False) -> te.Tensor:
 
     if log:
         total = row_fold(
-            lead, depth, lambda r, k: fmath.exp(element(r, k) - peak[r]), SUM, wide, "sum", attrs
+            lead, depth, lambda r, k: tirx.exp(element(r, k) - peak[r]), SUM, wide, "sum", attrs
         )
         log_total = te.compute(
-            shape64(*lead), lambda *r: fmath.log(total[r]), name="log_total", attrs=attrs
+            shape64(*lead), lambda *r: tirx.log(total[r].asobject()), name="log_total", attrs=attrs
         )
         return te.compute(
             x.shape,
@@ -213,7 +213,7 @@ def softmax(x: te.Tensor, axis: int, log: bool = False) -> te.Tensor:
             name="log_softmax",
             attrs=attrs,
         )
-    power = te.compute(x.shape, lambda *i: fmath.exp(shifted(*i)), name="power", attrs=attrs)
+    power = te.compute(x.shape, lambda *i: tirx.exp(shifted(*i)), name="power", attrs=attrs)
     total = row_fold(
         lead,
         depth,

@@ -7,13 +7,13 @@ import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.schedules.harness import MACHINES, WIDE, Array, host_spec, run_module, scheduled
-from tests.schedules.op_cases import CASES, Instance
 from tvm import relax, te, tirx, topi
 from tvm.script import tirx as T
-
-from uif_tvm.kernels.legalize import LEGALIZE
 from uif_tvm.schedules._common.generic import Generic
+
+from tests.schedules.harness import MACHINES, WIDE, Array, host_spec, run_module, scheduled
+from tests.schedules.op_cases import CASES, Instance
+from uif_tvm.kernels.legalize import LEGALIZE
 from uif_tvm.target.spec import Machine
 
 
