@@ -14,6 +14,7 @@ from uif_tvm.frontends.converters.dtypes import kind
 from uif_tvm.frontends.converters.elementwise import each, is_float, is_unsigned, pairwise
 from uif_tvm.frontends.converters.registry import MICROSOFT, converter
 from uif_tvm.frontends.onnx.values import shape_of
+from uif_tvm.kernels.math import is_nan
 
 RELAX_UNARY = {
     "Exp": relax.op.exp,
@@ -109,7 +110,7 @@ def _atan(v: Any) -> Any:
     )
     result = tirx.Select(big, const(v, math.pi / 2) - inner, inner)
     result = tirx.Select(v < const(v, 0), const(v, 0) - result, result)
-    return tirx.Select(v != v, v, result)
+    return tirx.Select(is_nan(v), v, result)
 
 
 def _asinh(v: Any) -> Any:
@@ -133,7 +134,7 @@ def _sign(v: Any) -> Any:
     if is_unsigned(kind(v)):
         return tirx.Select(v > zero, one, zero)
     signed = tirx.Select(v > zero, one, tirx.Select(v < zero, tirx.const(-1, kind(v)), zero))
-    return tirx.Select(v != v, v, signed) if is_float(kind(v)) else signed
+    return tirx.Select(is_nan(v), v, signed) if is_float(kind(v)) else signed
 
 
 def _sigmoid(v: Any) -> Any:
@@ -174,13 +175,13 @@ def sign(ctx: NodeContext) -> relax.Expr:
 
 
 @converter("IsNaN")
-def is_nan(ctx: NodeContext) -> relax.Expr:
+def test_nan(ctx: NodeContext) -> relax.Expr:
     """Whether each element is not a number."""
-    return each(ctx, ctx.expr(0), lambda v: v != v, "isnan")
+    return each(ctx, ctx.expr(0), is_nan, "isnan")
 
 
 @converter("IsInf")
-def is_inf(ctx: NodeContext) -> relax.Expr:
+def test_inf(ctx: NodeContext) -> relax.Expr:
     """Whether each element is infinite, of the signs asked for."""
     positive = bool(ctx.attrs.get("detect_positive", 1))
     negative = bool(ctx.attrs.get("detect_negative", 1))

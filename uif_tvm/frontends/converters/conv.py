@@ -10,6 +10,7 @@ from tvm import relax, te, tirx
 
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
 from uif_tvm.frontends.converters.dtypes import kind
+from uif_tvm.frontends.converters.padding import emit_pad
 from uif_tvm.frontends.converters.registry import converter
 from uif_tvm.frontends.converters.shape import cut
 from uif_tvm.frontends.onnx.values import Dim, is_static, same_dim, shape_of, simplify
@@ -206,9 +207,9 @@ def _transpose_geometry(
         wanted = [n * s for n, s in zip(extents, strides, strict=True)]
     if wanted:
         wanted = [int(v) for v in wanted][-rank:]
-        total = [f - w for f, w in zip(full, wanted, strict=True)]
-        half_up = mode != "SAME_UPPER"
-        before = [t - t // 2 if half_up and mode != "NOTSET" else t // 2 for t in total]
+        total = [max(f - w, 0) for f, w in zip(full, wanted, strict=True)]
+        upper = mode == "SAME_UPPER"
+        before = [t // 2 if upper else t - t // 2 for t in total]
         return before, wanted
     pads = [int(v) for v in ctx.attrs.get("pads") or [0] * (2 * rank)]
     if mode == "VALID":
@@ -260,8 +261,13 @@ def conv_transpose(ctx: NodeContext) -> relax.Expr:
     ranges: dict[int, tuple[Dim, Dim, int]] = {}
     for axis, (lo, out, first, s) in enumerate(zip(before, outputs, firsts, strides, strict=True)):
         begin = lo - first * s
-        if begin < 0:
-            raise Unsupported("negative padding of a transposed convolution")
+        if begin < 0:  # nothing of the input reaches so far: zeros
+            missing = [0] * (rank + 2)
+            missing[axis + 2] = -begin
+            zeros = [0] * (rank + 2)
+            fill = ctx.const(0, ctx.dtype(0))
+            y = emit_pad(ctx, y, missing, zeros, "constant", fill)
+            begin = 0
         if begin or not same_dim(shape_of(y)[axis + 2], out):
             ranges[axis + 2] = (begin, simplify(begin + out), 1)
     if ranges:

@@ -13,6 +13,7 @@ from uif_tvm.frontends.converters.context import NodeContext, Unsupported
 from uif_tvm.frontends.converters.dtypes import kind
 from uif_tvm.frontends.converters.registry import converter
 from uif_tvm.frontends.onnx.values import Dynamic, shape_of
+from uif_tvm.kernels.math import is_nan
 
 BINARY = {
     "Add": relax.op.add,
@@ -248,7 +249,7 @@ def _pick(larger: bool) -> Callable[[Any, Any], Any]:
     def choose(a: Any, b: Any) -> Any:
         better = a > b if larger else a < b
         if is_float(kind(a)):
-            better = tirx.any(better, a != a)  # a NaN on either side wins
+            better = tirx.any(better, is_nan(a))  # a NaN on either side wins
         return tirx.Select(better, a, b)
 
     return choose

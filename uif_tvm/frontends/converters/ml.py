@@ -14,6 +14,7 @@ from uif_tvm.frontends.converters.kernels import call_kernel, dim
 from uif_tvm.frontends.converters.linear import emit_matmul
 from uif_tvm.frontends.converters.registry import ML, converter
 from uif_tvm.frontends.onnx.values import Array, Dim, shape_of
+from uif_tvm.kernels.math import is_nan
 
 BRANCHES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 LEAF = "LEAF"
@@ -238,7 +239,7 @@ def forest_kernel(rows: Any, features: int, forest: Forest, outputs: int) -> Any
         result = tirx.const(False, "bool")
         for code, check in enumerate(checks):
             result = tirx.any(result, tirx.all(mode == tirx.const(code, "int32"), check))
-        return tirx.any(result, tirx.all(value != value, missing != tirx.const(0, "int32")))
+        return tirx.any(result, tirx.all(is_nan(value), missing != tirx.const(0, "int32")))
 
     @T.prim_func(private=True, s_tir=True)
     def walk(

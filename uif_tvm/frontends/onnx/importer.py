@@ -294,9 +294,14 @@ class GraphImporter:
         for number, name in enumerate(function.input):
             given = inputs[number] if number < len(inputs) else None
             scope.values[name] = Absent() if given is None else given
+        wanted = [
+            name for name, used in zip(function.output, node.output, strict=False) if used
+        ]
         with self._inside(scope):
-            self._run_nodes(function.node, list(function.output))
-            return [scope.lookup(name) for name in function.output]
+            self._run_nodes(function.node, wanted)
+            return [
+                scope.lookup(name) if name in wanted else Absent() for name in function.output
+            ]
 
     def _on_host(
         self, node: Any, domain: str, version: int, inputs: Sequence[Value | None]
