@@ -69,7 +69,9 @@ class _Hoist(PyExprMutator):  # type: ignore[misc]
 
     def _producer(self, value: Any, shape: tuple[int, ...]) -> Call | None:
         """The call that makes ``value``, when a reshape to ``shape`` can pass it."""
-        call = self.lookup_binding(value) if isinstance(value, relax.Var) else None
+        call = value
+        while isinstance(call, relax.Var):
+            call = self.lookup_binding(call)
         if not isinstance(call, Call):
             return None
         name = op_name(call)

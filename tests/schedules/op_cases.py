@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import scipy.special
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import op as rx
 
 Array = np.ndarray[Any, Any]
@@ -300,7 +300,7 @@ def _triu(rng: Rng) -> Instance:
 @case("one_hot")
 def _one_hot(rng: Rng) -> Instance:
     x = ints(rng, shape(rng, 1, 2), 6)
-    on, off = relax.PrimValue(1), relax.PrimValue(0)
+    on, off = tirx.IntImm("int64", 1), tirx.IntImm("int64", 0)
     return Instance(lambda v: rx.one_hot(v, on, off, 6, -1), [x], [np.eye(6, dtype="int64")[x]])
 
 

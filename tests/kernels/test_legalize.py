@@ -1,0 +1,70 @@
+"""The legalisation map: ours where it applies, TVM's default elsewhere, and fusable patterns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import relax, tirx
+from tvm.ir import Op
+
+from tests.models import constant, engine, imported, module
+from uif_tvm.kernels.legalize import LEGALIZE
+
+
+def kernels(inputs: Any, body: Any) -> dict[str, tirx.PrimFunc]:
+    mod = relax.transform.LegalizeOps(dict(LEGALIZE))(module(inputs, body))
+    return {
+        var.name_hint: func
+        for var, func in mod.functions.items()
+        if isinstance(func, tirx.PrimFunc)
+    }
+
+
+@pytest.mark.parametrize("name", LEGALIZE)
+def test_every_entry_has_a_default_to_fall_back_on(name: str) -> None:
+    assert Op.get(name).get_attr("FLegalize") is not None
+
+
+def test_row_kernels_declare_what_fuses_with_them() -> None:
+    x = [("x", (4, 32), "float32")]
+    (softmax,) = kernels(x, lambda v: [relax.op.nn.softmax(v)]).values()
+    assert int(softmax.attrs["op_pattern"]) == 4
+    (total,) = kernels(x, lambda v: [relax.op.sum(v, 1)]).values()
+    assert int(total.attrs["op_pattern"]) == 3
+
+
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 0.5])
+def test_powers(exponent: float, tmp_path: Path) -> None:
+    x = np.linspace(0.5, 2, 12, dtype="float32").reshape(3, 4)
+    model = imported(
+        [("x", x.shape, "float32")],
+        lambda v: [relax.op.power(v, constant(np.float32(exponent)))],
+    )
+    result = np.asarray(engine(tmp_path, model).run(x)[0])
+    np.testing.assert_allclose(result, x**exponent, rtol=1e-6)
+
+
+def test_integers_take_the_default(tmp_path: Path) -> None:
+    x = np.arange(12).reshape(3, 4)
+    model = imported([("x", x.shape, "int64")], lambda v: [relax.op.sum(v, 1)])
+    result = np.asarray(engine(tmp_path, model).run(x)[0])
+    np.testing.assert_array_equal(result, x.sum(1))
+
+
+def test_a_layer_norm_without_scale_ignores_it(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 16)).astype("float32")
+    junk = np.full(16, 7, "float32")
+    model = imported(
+        [("x", x.shape, "float32")],
+        lambda v: [
+            relax.op.nn.layer_norm(
+                v, constant(junk), constant(junk), [-1], center=False, scale=False
+            )
+        ],
+    )
+    result = np.asarray(engine(tmp_path, model).run(x)[0])
+    expected = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
