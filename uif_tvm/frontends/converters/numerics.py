@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
+from tvm.tirx import exp, sigmoid, tanh
 
 from uif_tvm.frontends.converters.dtypes import kind
-from uif_tvm.kernels.math import exp, sigmoid, softplus, tanh
+from uif_tvm.kernels.activation import softplus
 
 Function = Callable[[Any], Any]
 
