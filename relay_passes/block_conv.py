@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tvm import relax
 from tvm.ir import Call
 
 from uif_tvm.compiler.relax_util import make_constant, op_name, static_shape
@@ -137,21 +136,26 @@ def _absorb_padding(
     rewriter: Rewriter, data: Any, padding: tuple[int, int, int, int]
 ) -> tuple[Any, tuple[int, int, int, int]]:
     """``conv(pad(x, p), q) -> conv(x, p + q)`` for zero padding of the plane."""
-    value = rewriter.resolve(data)
-    if not isinstance(value, Call) or op_name(value) != "relax.nn.pad":
-        return data, padding
-    widths = [int(w) for w in value.attrs.pad_width]
-    ndim = len(widths) // 2
-    simple = value.attrs.pad_mode == "constant" and float(value.attrs.pad_value) == 0.0
-    source = value.args[0]
-    visible = not isinstance(source, relax.DataflowVar) or isinstance(data, relax.DataflowVar)
-    if ndim not in (3, 4) or not simple or not visible or any(widths[:4]) or min(widths) < 0:
-        return data, padding
-    rows = widths[4:6] if ndim == 4 else [0, 0]
-    top, left, bottom, right = padding
-    merged = (top + rows[0], left + widths[-2], bottom + rows[1], right + widths[-1])
-    rewriter.fired("zero padding absorbed")
-    return source, merged
+    source, pads = rewriter.padded.get(data, (data, (0, 0, 0, 0)))
+    if any(pads):
+        rewriter.fired("zero padding absorbed")
+    top, left, bottom, right = (a + b for a, b in zip(padding, pads, strict=True))
+    return source, (top, left, bottom, right)
+
+
+def zero_padded(rewriter: Rewriter, call: Call) -> tuple[Any, tuple[int, int, int, int]] | None:
+    """What is padded and by how much (t, l, b, r), when ``call`` is zero padding of a plane."""
+    if op_name(call) == "relax.call_tir":
+        pads = rewriter.zero_padding(call.args[0])
+        return None if pads is None else (call.args[1].fields[0], pads)
+    if op_name(call) != "relax.nn.pad":
+        return None
+    widths = [int(w) for w in call.attrs.pad_width]
+    simple = call.attrs.pad_mode == "constant" and float(call.attrs.pad_value) == 0.0
+    if len(widths) not in (6, 8) or not simple or any(widths[:4]) or min(widths) < 0:
+        return None
+    rows = widths[4:6] if len(widths) == 8 else [0, 0]
+    return call.args[0], (rows[0], widths[-2], rows[1], widths[-1])
 
 
 RULES = {"relax.nn.conv2d": convolution, "relax.nn.conv1d": convolution}

@@ -26,6 +26,7 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from uif_tvm.relay_passes import block_conv, block_ops
 from uif_tvm.relay_passes.block_lift import lift
+from uif_tvm.relay_passes.block_pad import Pads, zero_padding
 
 from uif_tvm.compiler.graph_pass import GraphPass
 from uif_tvm.compiler.relax_util import constant_array, make_constant, op_name, static_shape
@@ -75,6 +76,9 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
         self._mod = mod
         self.subject = "?"
         self._name = name
+        #: Variable -> what it is zero padding of, and the pads (t, l, b, r).
+        self.padded: dict[Any, tuple[Any, Pads]] = {}
+        self._padding: tuple[Any, Pads] | None = None
         self._cache: dict[Any, Blocked] = {}
         self._kernels: dict[Any, Any] = {}
         self._rules: dict[str, tuple[int, Callable[[Rewriter, Call], Any]]] = {
@@ -85,26 +89,32 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
 
     def visit_dataflow_block_(self, block: Any) -> Any:
         """Variables of one dataflow block are not visible in another."""
-        outer, self._cache = self._cache, {}
+        outer = self._cache, self.padded
+        self._cache, self.padded = {}, {}
         result = super().visit_dataflow_block_(block)
-        self._cache = outer
+        self._cache, self.padded = outer
         return result
 
     def visit_binding_block_(self, block: Any) -> Any:
         """As for dataflow blocks."""
-        outer, self._cache = self._cache, {}
+        outer = self._cache, self.padded
+        self._cache, self.padded = {}, {}
         result = super().visit_binding_block_(block)
-        self._cache = outer
+        self._cache, self.padded = outer
         return result
 
     def visit_var_binding_(self, binding: Any) -> None:
-        """Remember whose call is being rewritten."""
+        """Remember whose call is being rewritten, and which variables are padded ones."""
         self.subject = binding.var.name
+        self._padding = None
         super().visit_var_binding_(binding)
+        if self._padding is not None:
+            self.padded[self.visit_expr(binding.var)] = self._padding
 
     def visit_call_(self, call: Call) -> Any:
         """Apply the rule of the operator, if there is one at this level."""
         call = self.visit_expr_post_order(call)
+        self._padding = block_conv.zero_padded(self, call)
         level, rule = self._rules.get(op_name(call) or "", (9, None))
         if rule is None or level > self.ctx.level:
             return call
@@ -194,6 +204,14 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
         if key not in self._kernels:
             self._kernels[key] = self.builder_.add_func(make(*args), name)
         return self._kernels[key]
+
+    def zero_padding(self, kernel: Any) -> Pads | None:
+        """Pads of a kernel that only pads planes with zeros."""
+        key = ("pad", kernel)
+        if key not in self._kernels:
+            self._kernels[key] = zero_padding(self._mod[kernel])
+        pads: Pads | None = self._kernels[key]
+        return pads
 
     def lifted(self, kernel: Any, width: int) -> LiftedKernel | str:
         """Kernel ``kernel`` over blocked channels, or why there is none; equal calls share it."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from uif_tvm.kernels.layout import blocks, extents, reduce_axis
+from uif_tvm.kernels.layout import OPAQUE, blocks, extents, reduce_axis
 
 if TYPE_CHECKING:
     import tvm
@@ -64,6 +64,9 @@ def lift(func: PrimFunc, width: int) -> Lifted | str:
         lifted = _rebuild(func, stages, axes, width)
     except _NotLiftable as reason:
         return str(reason)
+    if not _elementwise(stages, axes):
+        # A producer's epilogue must not swallow it: its schedule would be lost.
+        lifted = lifted.with_attr("op_pattern", OPAQUE)
     return Lifted(lifted, tuple(axes.get(param) for param in func.params[:-1]))
 
 
@@ -117,6 +120,28 @@ def _reduction(store: Any) -> tuple[str, Any]:
         if value.a.source.same_as(store.buffer):
             return name, value.b
     raise _NotLiftable("an unknown reduction")
+
+
+def _elementwise(stages: list[_Block], axes: dict[Any, int]) -> bool:
+    """Whether every stage reads full-size buffers at its own point only."""
+    import tvm
+    import tvm_ffi
+
+    aligned = all(stage.reducer is None for stage in stages)
+    for stage in stages:
+        shape = [int(extent) for extent in stage.out.shape]
+
+        def load(node: Any, stage: _Block = stage, shape: list[int] = shape) -> Any:
+            nonlocal aligned
+            if node.source in axes and len(node.indices) == len(shape):
+                same = [int(extent) for extent in node.source.shape] == shape
+                at = zip(node.indices, stage.spatial, shape, strict=True)
+                aligned = aligned and same
+                aligned = aligned and all(i.same_as(v) or size == 1 for i, v, size in at)
+            return node
+
+        tvm_ffi.structural_map(stage.value, [(tvm.ir.TensorLoad, load)])
+    return aligned
 
 
 def _channel_axes(func: PrimFunc, stages: list[_Block]) -> dict[Any, int]:

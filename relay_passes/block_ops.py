@@ -18,7 +18,7 @@ from uif_tvm.relay_passes.block_lift import blocked_shape
 
 from uif_tvm.compiler.relax_util import make_constant, op_name, static_shape
 from uif_tvm.kernels import pool
-from uif_tvm.kernels.layout import Window, blocks
+from uif_tvm.kernels.layout import Window, blocks, gate
 
 if TYPE_CHECKING:
     from uif_tvm.relay_passes.block_layout import Blocked, Rewriter
@@ -75,8 +75,33 @@ def elementwise(rewriter: Rewriter, call: Call) -> Any:
     if any(arg is None for arg in args):
         rewriter.decline("an operand does not broadcast per channel")
         return None
-    result = rewriter.emit(Call(call.op, args, call.attrs, call.ty_args))
+    gated = _gate(rewriter, call, args, shape)
+    result = rewriter.emit(
+        Call(call.op, args, call.attrs, call.ty_args) if gated is None else gated
+    )
     return rewriter.to_plain(result, shape)
+
+
+def _gate(rewriter: Rewriter, call: Call, args: list[Any], shape: tuple[int, ...]) -> Any:
+    """A kernel of its own when an operand is computed and smaller than the result."""
+    from uif_tvm.relay_passes.block_layout import call_tir
+
+    name = (op_name(call) or "").removeprefix("relax.")
+    shapes = [static_shape(arg) for arg in args]
+    if name not in _BINARY or any(s is None or len(s) != 5 for s in shapes):
+        return None
+    width = max(s[4] for s in shapes if s)
+    plane = shape[2:] if len(shape) == 4 else (1, shape[2])
+    full = (shape[0], blocks(shape[1], width), *plane, width)
+    small = [
+        found != full and rewriter.constant(arg) is None
+        for arg, found in zip(args, shapes, strict=True)
+    ]
+    if not any(small):
+        return None
+    dtype = str(call.ty.dtype.dtype)
+    kernel = rewriter.kernel(f"gate_{name}", gate, name, *shapes, dtype)
+    return call_tir(kernel, args, full, dtype)
 
 
 def _is_tensor(expr: Any) -> bool:

@@ -182,8 +182,8 @@ MODELS: dict[str, tuple[tuple[int, ...], Callable[[Model], Any], list[str], list
         (1, 16, 6, 6),
         gated,
         [IN, "conv2d", OUT, "relax.mean", IN, "conv2d", "relax.sigmoid",
-         "relax.multiply", OUT],
-        [IN, "conv2d", "avg_pool2d", "conv2d", "relax.sigmoid", "relax.multiply", OUT],
+         "gate_multiply", OUT],
+        [IN, "conv2d", "avg_pool2d", "conv2d", "relax.sigmoid", "gate_multiply", OUT],
     ),
     "split and slice": (
         (1, 16, 4, 4),
@@ -257,6 +257,45 @@ def test_channelwise_kernel_of_an_importer_runs_blocked():
     after, _ = rewrite(before, 3)
     assert steps(after) == [IN, "conv2d", "hardswish_blocked", "conv2d", OUT]
     np.testing.assert_allclose(outputs(after, shape)[0], outputs(before, shape)[0], atol=1e-3)
+
+
+def pad_kernel(shape: Sequence[int], pads: Sequence[int], fill: float) -> tirx.PrimFunc:
+    from tvm import te, topi
+
+    x = harness.placeholder(*shape)
+    before, after = [0, 0, *pads[:2]], [0, 0, *pads[2:]]
+    y = topi.nn.pad(x, before, after, pad_value=tirx.const(fill, F32))
+    return te.create_prim_func([x, y]).without_attr("global_symbol")
+
+
+@pytest.mark.parametrize("level", [2, 3])
+@pytest.mark.parametrize(("fill", "absorbed"), [(0.0, True), (1.0, False)])
+def test_padding_kernel_of_an_importer(level, fill, absorbed):
+    def body(m: Model) -> Any:
+        kernel = m.builder.add_func(pad_kernel((1, 16, 5, 6), (0, 1, 2, 0), fill), "pad")
+        out = relax.TensorType((1, 16, 7, 7), F32)
+        return m.conv(m.emit(relax.call_tir(kernel, [m.conv(m.x, 16)], out)), 16, 3, padding=0)
+
+    shape = (1, 16, 5, 6)
+    before = Model(shape).finish(body)
+    after, _ = rewrite(before, level)
+    if absorbed:
+        assert steps(after) == [IN, "conv2d", "conv2d", OUT]
+    else:
+        assert {"pad", "pad_blocked"} & set(steps(after))
+    np.testing.assert_allclose(outputs(after, shape)[0], outputs(before, shape)[0], atol=1e-3)
+
+
+def test_gates_and_shape_changes_do_not_swallow_convolutions():
+    fuse = [
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+    ]
+    mod, _ = rewrite(Model((1, 16, 6, 6)).finish(gated), 3)
+    names = steps(tvm.transform.Sequential(fuse)(mod))
+    assert [n for n in names if "conv2d" in n] == ["conv2d", "fused_conv2d1_tir_sigmoid"]
 
 
 def test_declined_convolutions_say_why():

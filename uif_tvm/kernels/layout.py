@@ -156,3 +156,20 @@ def unblock(shape: tuple[int, ...], width: int, dtype: str) -> tvm.tirx.PrimFunc
 
     out = te.compute(extents(*shape), body, name="unblock", attrs={FAMILY_ATTR: UNBLOCK})
     return prim_func([x, out], OPAQUE)
+
+
+def gate(op: str, left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> tvm.tirx.PrimFunc:
+    """``op(left, right)`` with broadcasting, as a kernel that is never fused.
+
+    Fused into the small operand's producer it would take the place of that kernel's schedule.
+
+    Args:
+        op: name of a TOPI binary operator.
+        left, right: shapes of the operands.
+        dtype: element type.
+    """
+    from tvm import te, topi
+
+    a = te.placeholder(extents(*left), dtype, name="left")
+    b = te.placeholder(extents(*right), dtype, name="right")
+    return prim_func([a, b, getattr(topi, op)(a, b)], OPAQUE)
