@@ -23,6 +23,7 @@ class ImportedModel:
         signature: the inputs and outputs under the names the model's author gave them.
         source: ``"onnx"`` or ``"torch"``.
         op_histogram: source operator name -> how often it occurred.
+        specialised: inputs whose example value is compiled in; the runtime refuses others.
         removed: source operators that mean nothing at inference (dropout, identity) -> count.
     """
 
@@ -31,3 +32,4 @@ class ImportedModel:
     source: str
     op_histogram: Mapping[str, int] = field(default_factory=dict)
     removed: Mapping[str, int] = field(default_factory=dict)
+    specialised: tuple[str, ...] = ()

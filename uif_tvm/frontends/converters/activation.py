@@ -101,6 +101,13 @@ def _softplus(v: Any) -> Any:
     return positive + _log1p(tirx.exp(const(v, 0) - tirx.abs(v)))
 
 
+def _mish(v: Any) -> Any:
+    """v tanh(log(1 + e^v)) = v w / (w + 2) with w = e^v (e^v + 2); v itself where that overflows."""
+    grown = tirx.exp(tirx.Select(v > const(v, 20), const(v, 20), v))
+    w = grown * (grown + const(v, 2))
+    return tirx.Select(v > const(v, 20), v, v * (w / (w + const(v, 2))))
+
+
 def _atan(v: Any) -> Any:
     """Arguments above 1 are reflected, so that huge ones stay in range."""
     magnitude = tirx.abs(v)
@@ -155,7 +162,7 @@ TE_UNARY: dict[str, Callable[[Any], Any]] = {
     "Round": tirx.nearbyint,
     "Softplus": _softplus,
     "Softsign": lambda v: v / (const(v, 1) + tirx.abs(v)),
-    "Mish": lambda v: v * tirx.tanh(_softplus(v)),
+    "Mish": _mish,
     "HardSwish": lambda v: (
         v * tirx.max(const(v, 0), tirx.min(const(v, 1), v / const(v, 6) + const(v, 0.5)))
     ),

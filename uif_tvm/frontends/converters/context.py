@@ -62,6 +62,9 @@ class Importer(Protocol):
     def run_subgraph(self, graph: Any, bindings: dict[str, Value]) -> list[Value]:
         """Convert a subgraph in the scope of the current node; returns its outputs."""
 
+    def specialise(self, expr: relax.Expr) -> Array | None:
+        """The example value of a model input that has to be known at import."""
+
     def count_removed(self, op_type: str) -> None:
         """Note an operator that means nothing at inference."""
 
@@ -144,6 +147,9 @@ class NodeContext:
             Unsupported: they arrive at run time.
         """
         array = self.array(index)
+        value = self.tensor(index)
+        if isinstance(value, Dynamic):
+            array = self.importer.specialise(value.expr)
         if array is None:
             raise Unsupported(
                 f"{what} (input {index}) arrives at run time",

@@ -129,17 +129,15 @@ def mod(ctx: NodeContext) -> relax.Expr:
     left, right = ctx.expr(0), ctx.expr(1)
     same_dtype(ctx, left, right)
     if is_float(ctx.dtype(0)):
-        if not ctx.attrs.get("fmod", 0):
-            raise ctx.invalid("fmod must be 1 for floating-point operands")
-        wide = "float64" if ctx.dtype(0) == "float64" else "float32"
-        dtype = ctx.dtype(0)
-        return pairwise(
-            ctx,
-            left,
-            right,
-            lambda a, b: tirx.fmod(a.astype(wide), b.astype(wide)).astype(dtype),
-            "fmod",
-        )
+        dtype, follow = ctx.dtype(0), bool(ctx.attrs.get("fmod", 0))
+
+        def rest_of(a: Any, b: Any) -> Any:
+            wide, divisor = a.astype("float64"), b.astype("float64")
+            quotient = wide / divisor
+            whole = tirx.trunc(quotient) if follow else tirx.floor(quotient)
+            return (wide - whole * divisor).astype(dtype)
+
+        return pairwise(ctx, left, right, rest_of, "fmod")
 
     def remainder(a: Any, b: Any) -> Any:
         zero, one = tirx.const(0, kind(a)), tirx.const(1, kind(a))
@@ -148,7 +146,7 @@ def mod(ctx: NodeContext) -> relax.Expr:
             safe = tirx.Select(b == tirx.const(-1, kind(a)), one, safe)
         rest = tirx.truncmod(a, safe)
         if not ctx.attrs.get("fmod", 0) and not is_unsigned(kind(a)):
-            wrong = tirx.all(rest != zero, (rest < zero) != (b < zero))
+            wrong = tirx.any(tirx.all(rest < zero, b > zero), tirx.all(rest > zero, b < zero))
             rest = tirx.Select(wrong, rest + b, rest)
         return tirx.Select(b == zero, zero, rest)
 
@@ -225,10 +223,14 @@ def bit_shift(ctx: NodeContext) -> relax.Expr:
     bits = int(ctx.dtype(0).removeprefix("uint").removeprefix("int"))
 
     def shift(a: Any, b: Any) -> Any:
-        inside = b < tirx.const(bits, kind(b))
-        amount = tirx.Select(inside, b, tirx.const(0, kind(b)))
+        count = b.astype("int64")
+        inside = tirx.all(count >= 0, count < bits)
+        amount = tirx.Select(inside, count, tirx.const(0, "int64")).astype(kind(a))
         shifted = a << amount if left else a >> amount
-        return tirx.Select(inside, shifted, tirx.const(0, kind(a)))
+        beyond = tirx.const(0, kind(a))
+        if not left and not is_unsigned(kind(a)):
+            beyond = a >> tirx.const(bits - 1, kind(a))
+        return tirx.Select(inside, shifted, beyond)
 
     return pairwise(ctx, ctx.expr(0), ctx.expr(1), shift, "bit_shift")
 

@@ -393,7 +393,8 @@ def reverse_sequence(ctx: NodeContext) -> relax.Expr:
     def compute(data: te.Tensor, lengths: te.Tensor) -> te.Tensor:
         def at(*i: Any) -> Any:
             step = i[time].astype("int64")
-            length = inside(lengths(i[batch]) - 1, data.shape[time]) + 1
+            extent = data.shape[time].astype("int64")
+            length = tirx.max(tirx.min(lengths(i[batch]), extent), 0)
             back = length - 1 - step
             source = list(i)
             source[time] = tirx.Select(step < length, tirx.max(back, 0), step)

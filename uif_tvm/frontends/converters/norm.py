@@ -89,7 +89,7 @@ def emit_rms_norm(
     """x / sqrt(mean(x^2) + eps) * scale."""
     dtype = str(x.ty.dtype)
     rank = len(shape_of(x))
-    if shape_of(scale) == shape_of(x)[axes[0] :] and axes[-1] == rank - 1:
+    if len(axes) == 1 and shape_of(scale) == shape_of(x)[axes[0] :] and axes[-1] == rank - 1:
         return ctx.emit(relax.op.nn.rms_norm(x, scale, axes, eps))
     inner = "float64" if dtype == "float64" else "float32"
     wide = ctx.cast(x, inner)

@@ -128,7 +128,7 @@ def _sizes(ctx: NodeContext, dims: tuple[int, ...]) -> tuple[list[int], list[flo
     sizes, scales = list(dims), [1.0] * rank
     old = ctx.op_type == "Upsample" or ctx.version < 11
     scale_at, size_at = (1, 99) if old else (2, 3)
-    if ctx.has(size_at) and ctx.array(size_at) is not None and ctx.array(size_at).size:  # type: ignore[union-attr]
+    if ctx.has(size_at) and 0 not in ctx.shape(size_at):
         wanted = [int(v) for v in ctx.known(size_at, "sizes")]
         if len(wanted) != len(axes):
             raise ctx.invalid(f"{len(wanted)} sizes for {len(axes)} axes")

@@ -83,6 +83,8 @@ def _transposed(ctx: NodeContext, index: int) -> Callable[[int], relax.Expr]:
 def _functions(ctx: NodeContext, kind: str, directions: int) -> list[tuple[Function, ...]]:
     names = list(ctx.attrs.get("activations") or DEFAULTS[kind] * directions)
     each = len(DEFAULTS[kind])
+    if names == DEFAULTS[kind] * (len(names) // each):
+        names = DEFAULTS[kind] * directions  # the schema's default does not know the direction
     if len(names) != each * directions:
         raise ctx.invalid(f"{len(names)} activations for {directions} directions of {kind}")
     alphas = list(ctx.attrs.get("activation_alpha") or [])

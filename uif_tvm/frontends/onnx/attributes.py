@@ -98,3 +98,15 @@ def read_attributes(node: Any, domain: str, version: int, folder: Path | None) -
         if rule.default_value.name:
             given[name] = decode(rule.default_value, None)
     return given
+
+
+def schema_defaults(node: Any, domain: str, versions: Mapping[str, int]) -> dict[str, Any]:
+    """``AttributeProto`` defaults of an operator that its schema defines by a body."""
+    schema = schema_of(domain, node.op_type, versions.get(domain, 1))
+    if schema is None:
+        return {}
+    return {
+        name: rule.default_value
+        for name, rule in schema.attributes.items()
+        if rule.default_value.name
+    }

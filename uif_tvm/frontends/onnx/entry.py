@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +24,9 @@ from uif_tvm.frontends.onnx.validate import (
 )
 from uif_tvm.frontends.onnx.values import Dynamic, Known, Symbolic, Value, shape_of
 from uif_tvm.signature import Signature, TensorSpec
+
+MAX_SPECIALISED = 4096
+"""Elements of an input whose value may be compiled in, where an operator needs it at import."""
 
 
 def import_onnx(
@@ -57,7 +61,8 @@ def _import(folder: Any, proto: Any, dummy_input: Any, host_fallback: bool) -> I
     functions = check_functions(proto.functions)
     weights = {tensor.name for tensor in graph.initializer}
     declared = [value for value in graph.input if value.name not in weights]
-    specs = input_specs(declared, dummy_input)
+    examples = _by_name([value.name for value in declared], dummy_input)
+    specs = input_specs(declared, examples if dummy_input is not None else None)
 
     bb = relax.BlockBuilder()
     params = [
@@ -65,6 +70,9 @@ def _import(folder: Any, proto: Any, dummy_input: Any, host_fallback: bool) -> I
         for number, spec in enumerate(specs)
     ]
     importer = GraphImporter(bb, folder, functions, host_fallback)
+    for spec, param in zip(specs, params, strict=True):
+        if spec.name in examples and math.prod(int(d) for d in spec.shape) <= MAX_SPECIALISED:
+            importer.examples[param] = (spec.name, np.asarray(examples[spec.name]))
     with bb.function("main", params):
         bindings: dict[str, Value] = {
             spec.name: Dynamic(param) for spec, param in zip(specs, params, strict=True)
@@ -88,6 +96,7 @@ def _import(folder: Any, proto: Any, dummy_input: Any, host_fallback: bool) -> I
         source="onnx",
         op_histogram=dict(histogram),
         removed=dict(importer.removed),
+        specialised=tuple(importer.specialised),
     )
 
 

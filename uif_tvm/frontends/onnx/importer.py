@@ -15,11 +15,16 @@ from tvm import relax
 from uif_tvm.errors import ImportModelError, UifError, UnsupportedError, UnsupportedOp
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
 from uif_tvm.frontends.converters.registry import find
-from uif_tvm.frontends.onnx.attributes import read_attributes, resolved, schema_of
+from uif_tvm.frontends.onnx.attributes import (
+    read_attributes,
+    resolved,
+    schema_defaults,
+    schema_of,
+)
 from uif_tvm.frontends.onnx.fold import can_fold, fold, fold_symbolic
 from uif_tvm.frontends.onnx.functions import expand_schema_function
 from uif_tvm.frontends.onnx.host import host_call
-from uif_tvm.frontends.onnx.symbolic import materialise
+from uif_tvm.frontends.onnx.symbolic import materialise, require_value
 from uif_tvm.frontends.onnx.tensors import to_numpy
 from uif_tvm.frontends.onnx.validate import domain_of, fail, node_label, nodes_below
 from uif_tvm.frontends.onnx.values import (
@@ -88,6 +93,8 @@ class GraphImporter:
         self.folder = folder
         self.functions = functions
         self.removed: Counter[str] = Counter()
+        self.examples: dict[Any, tuple[str, Array]] = {}
+        self.specialised: list[str] = []
         self._refused: dict[tuple[str, str, str | None], list[str]] = {}
         self._constants: dict[int, tuple[Array, relax.Expr]] = {}
         self._scope = Scope({})
@@ -116,6 +123,19 @@ class GraphImporter:
     def count_removed(self, op_type: str) -> None:
         """Note an operator that means nothing at inference."""
         self.removed[op_type] += 1
+
+    def specialise(self, expr: relax.Expr) -> Array | None:
+        """The example value of a model input that has to be known at import, if it is one.
+
+        The runtime then refuses other values: what depends on them is compiled in.
+        """
+        if expr not in self.examples:
+            return None
+        name, array = self.examples[expr]
+        if name not in self.specialised:
+            self.specialised.append(name)
+            require_value(self.bb, expr, array)
+        return array
 
     def open_blocks(self) -> tuple[int, ...]:
         """The branch bodies under construction; variables of others are out of scope."""
@@ -288,20 +308,18 @@ class GraphImporter:
                 "ARITY", f"passes {len(inputs)} inputs to a function of {len(function.input)}", node
             )
         references = {attribute.name: attribute for attribute in function.attribute_proto}
+        references.update(schema_defaults(node, domain_of(node.domain), self._scope.versions))
         references.update({attribute.name: attribute for attribute in node.attribute})
         versions = {domain_of(entry.domain): entry.version for entry in function.opset_import}
-        scope = Scope(versions or self._scope.versions, references)
+        versions = {**self._scope.versions, **versions}
+        scope = Scope(versions, references)
         for number, name in enumerate(function.input):
             given = inputs[number] if number < len(inputs) else None
             scope.values[name] = Absent() if given is None else given
-        wanted = [
-            name for name, used in zip(function.output, node.output, strict=False) if used
-        ]
+        wanted = [name for name, used in zip(function.output, node.output, strict=False) if used]
         with self._inside(scope):
             self._run_nodes(function.node, wanted)
-            return [
-                scope.lookup(name) if name in wanted else Absent() for name in function.output
-            ]
+            return [scope.lookup(name) if name in wanted else Absent() for name in function.output]
 
     def _on_host(
         self, node: Any, domain: str, version: int, inputs: Sequence[Value | None]

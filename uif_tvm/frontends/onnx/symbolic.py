@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from uif_tvm.frontends.onnx.values import Dim, Symbolic
+from uif_tvm.frontends.onnx.values import Array, Dim, Symbolic
 
 
 def call_with_dims(
@@ -51,3 +51,26 @@ def materialise(bb: relax.BlockBuilder, value: Symbolic, name: str) -> relax.Exp
         return te.compute(shape, element, name="dims")
 
     return bb.emit(call_with_dims(bb, compute, [], list(value.elements.reshape(-1)), "dims"), name)
+
+
+def require_value(bb: relax.BlockBuilder, expr: relax.Expr, array: Array) -> None:
+    """Have the runtime check that a tensor holds just these elements."""
+    if array.size == 0:
+        return
+    expected = relax.const(array, str(array.dtype))
+
+    def compute(given: te.Tensor, wanted: te.Tensor) -> te.Tensor:
+        taps = [te.reduce_axis((0, extent), name="k") for extent in array.shape]
+        place = [*taps] if taps else []
+
+        def differs(_: Any) -> Any:
+            other = tirx.Select(
+                given(*place) != wanted(*place), tirx.const(1, "int64"), tirx.const(0, "int64")
+            )
+            return te.sum(other, axis=taps) if taps else other
+
+        return te.compute((1,), differs, name="differences")
+
+    count = bb.emit(bb.call_te(compute, expr, expected, primfunc_name_hint="differences"))
+    read = bb.emit(relax.op.tensor_to_shape(count))
+    bb.match_cast(read, relax.ShapeType([tirx.IntImm("int64", 0)]))
