@@ -19,6 +19,7 @@ from uif_tvm.schedules._common.blocks import (
 )
 from uif_tvm.schedules._common.parallel import fuse_all, parallel_pays
 from uif_tvm.schedules._common.tails import peel_tails
+from uif_tvm.schedules.x86.prefetch import MIN_ROW_TILES, prefetch_next_panel
 
 from uif_tvm.target.schedule import Scheduled
 from uif_tvm.target.spec import Refusal
@@ -37,7 +38,7 @@ class PackedMatmul:
     """``x [..., M, K]`` times a right-hand side packed at export, with its epilogue."""
 
     name = "packed-matmul"
-    version = 1
+    version = 2
     kind = "hand-written"
 
     def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:
@@ -75,7 +76,11 @@ class PackedMatmul:
         sch.compute_at(anchor.rv, tile[-1], preserve_unit_loops=True)
         register_tile(sch, anchor.rv, lanes)
         store_tile(sch, row_in, column, lanes)
-        return Scheduled(peel_tails(sch.mod["main"]), f"register tile {mb}x{nb}, K {depth}")
+        func = peel_tails(sch.mod["main"])
+        note = f"register tile {mb}x{nb}, K {depth}"
+        if extents is not None and extents[-1] >= MIN_ROW_TILES and prod(extents[1:-1]) == 1:
+            return Scheduled(prefetch_next_panel(func), f"{note}, next panel prefetched")
+        return Scheduled(func, note)
 
 
 class BatchMatmul:

@@ -158,6 +158,16 @@ def test_inner_loop_is_multiply_adds_without_spills(
     assert not spills, spills
 
 
+def test_the_next_panel_is_prefetched_once_a_step() -> None:
+    chosen = plan(128, 768, 768)
+    func = scheduled(PackedMatmul(), linear((128,), 768, 768, chosen))
+    body = assembly(func, "x86-64-v4").splitlines()
+    assert any("prefetcht0" in line for line in body)
+    few = plan(8, 768, 768)
+    text = assembly(scheduled(PackedMatmul(), linear((8,), 768, 768, few)), "x86-64-v4")
+    assert "prefetch" not in text
+
+
 def test_tile_fits_registers_on_any_machine() -> None:
     for machine in MACHINES:
         for m, n, k in [(1, 1000, 2048), (128, 768, 768), (7, 5, 3), (197, 3072, 768), (0, 64, 64)]:
