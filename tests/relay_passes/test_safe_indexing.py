@@ -11,11 +11,11 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
+from uif_tvm.relay_passes.safe_indexing import PASS
 
 from uif_tvm.compiler.context import CompileContext
 from uif_tvm.compiler.report import ReportBuilder
 from uif_tvm.errors import CompileError
-from uif_tvm.relay_passes.safe_indexing import PASS
 from uif_tvm.target.registry import get_target
 
 WILD = [0, 2, -1, -3, 3, -4, 1 << 40, -(1 << 40)]

@@ -190,9 +190,8 @@ def scatter(
                 with T.serial(0, count) as n:
                     position, inside, value = locate(n, buffers)
                     flat = _flatten(position, data.shape)
-                    with T.If(inside):
-                        with T.Then():
-                            target[flat] = reduce(target[flat], value)
+                    with T.If(inside), T.Then():
+                        target[flat] = reduce(target[flat], value)
             return ib.get()
 
     return te.extern([data.shape], [data, *inputs], body, dtype=[data.dtype], name=name, tag=name)

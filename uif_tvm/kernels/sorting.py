@@ -58,13 +58,15 @@ def sort(data: te.Tensor, axis: int, descending: bool) -> list[te.Tensor]:
                     state[2] = state[2] * tirx.const(2, "int64")
             return ib.get()
 
-    return te.extern(
-        [data.shape] * 4,
-        [data],
-        body,
-        dtype=[data.dtype, "int64", data.dtype, "int64"],
-        name="sort",
-        tag="sort",
+    return list(
+        te.extern(
+            [data.shape] * 4,
+            [data],
+            body,
+            dtype=[data.dtype, "int64", data.dtype, "int64"],
+            name="sort",
+            tag="sort",
+        )
     )
 
 
@@ -87,10 +89,9 @@ def _merge_pass(
     with T.serial(0, length) as k:
         here = tirx.Cast("int64", k)
         start = tirx.floordiv(here, double) * double
-        with T.If(here == start):
-            with T.Then():
-                state[0] = start
-                state[1] = tirx.min(start + width, size)
+        with T.If(here == start), T.Then():
+            state[0] = start
+            state[1] = tirx.min(start + width, size)
         left_end = tirx.min(start + width, size)
         right_end = tirx.min(start + double, size)
         left, right = state[0], state[1]

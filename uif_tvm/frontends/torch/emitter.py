@@ -34,7 +34,8 @@ class Emitter:
     def __init__(self, builder: relax.BlockBuilder, symbols: dict[str, tirx.Var]) -> None:
         self.builder = builder
         self.symbols = symbols
-        self.node: fx.Node | None = None
+        #: Set by the importer before each converter is called.
+        self.node: fx.Node
         self.name = ""
 
     # -- what PyTorch says the result is ---------------------------------------------------
@@ -42,7 +43,6 @@ class Emitter:
     @property
     def out(self) -> Any:
         """The fake tensor (or tuple of them) that PyTorch computed for the current node."""
-        assert self.node is not None
         return self.node.meta["val"]
 
     @property
@@ -61,7 +61,6 @@ class Emitter:
 
     def is_used(self, index: int) -> bool:
         """Whether anything reads element ``index`` of the node's tuple result."""
-        assert self.node is not None
         return any(
             len(user.args) < 2 or user.args[1] == index or user.op == "output"
             for user in self.node.users
@@ -69,7 +68,6 @@ class Emitter:
 
     def source(self, position: int) -> Any:
         """The fake tensor behind the node's positional argument (or the scalar itself)."""
-        assert self.node is not None
         arg = self.node.args[position]
         return arg.meta["val"] if isinstance(arg, fx.Node) else arg
 

@@ -331,7 +331,7 @@ def _same_meta(node: fx.Node) -> bool:
     if not isinstance(source, fx.Node):
         return False
     before, after = source.meta.get("val"), node.meta.get("val")
-    return before.dtype == after.dtype and before.shape == after.shape
+    return bool(before.dtype == after.dtype and before.shape == after.shape)
 
 
 def _check_result(emitter: Emitter, node: fx.Node, result: Any) -> None:

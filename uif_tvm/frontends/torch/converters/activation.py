@@ -136,7 +136,6 @@ def prelu(cx: Emitter, x: Any, weight: Any) -> Any:
 @converts("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
 def softmax(cx: Emitter, x: Any, dim: int, *_: Any) -> Any:
     """Softmax over one axis; the safe one gives zeros where everything is ``-inf``."""
-    assert cx.node is not None
     work = compute_dtype(cx.out_dtype)
     x = cx.tensor(x, work)
     if not cx.shape(x):

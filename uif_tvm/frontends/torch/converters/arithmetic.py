@@ -192,7 +192,6 @@ def minimum(cx: Emitter, a: Any, b: Any) -> Any:
 
 
 def _extreme(cx: Emitter, a: Any, b: Any, pick: Any, logic: Any) -> Any:
-    assert cx.node is not None
     dtype = cx.out_dtype
     x, y = cx.tensor(a, dtype), cx.tensor(b, dtype)
     if dtype == "bool":

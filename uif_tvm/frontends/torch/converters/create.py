@@ -20,7 +20,6 @@ def _number(value: Any) -> Any:
 @converts("aten.full_like.default", "aten.full.default", "aten.new_full.default")
 def full(cx: Emitter, _: Any, value: Any, *args: Any) -> Any:
     """All elements one number."""
-    assert cx.node is not None
     if "new_full" in str(cx.node.target):
         value = args[0]
     return cx.full(cx.out_shape, _number(value), cx.out_dtype)
@@ -74,7 +73,6 @@ def arange(cx: Emitter, *args: Any) -> Any:
     """An arithmetic sequence of a length that the inputs' sizes decide."""
     from tvm import te, tirx
 
-    assert cx.node is not None
     if "iota" in str(cx.node.target):
         _, start, step = args[:3]
     else:

@@ -201,7 +201,6 @@ def isfinite(cx: Emitter, x: Any) -> Any:
 @converts("aten.isposinf.default", "aten.isneginf.default")
 def is_signed_infinity(cx: Emitter, x: Any) -> Any:
     """Infinite with one sign."""
-    assert cx.node is not None
     if not is_float(cx.dtype(x)):
         return cx.full(cx.out_shape, False, "bool")
     value = float("inf") if "posinf" in str(cx.node.target) else float("-inf")

@@ -162,7 +162,6 @@ def _scale_shift(
 )
 def batch_norm_of_batch(cx: Emitter, x: Any, weight: Any, bias: Any, *args: Any) -> Any:
     """Batch norm with the batch's own statistics (no running ones are kept)."""
-    assert cx.node is not None
     count = len(cx.node.meta["val"])
     _only_first(cx, count)
     eps = args[-1]

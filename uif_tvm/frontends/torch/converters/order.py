@@ -52,7 +52,6 @@ def sort_stable(
 @converts("aten.argsort.default", "aten.argsort.stable")
 def argsort(cx: Emitter, x: Any, *args: Any) -> Any:
     """Positions in sorted order."""
-    assert cx.node is not None
     dim, descending = args[-2:]
     return _sort(cx, x, dim, descending)[1]
 

@@ -58,7 +58,6 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> Any:
     """Largest element of each window, and its flat position in the plane."""
-    assert cx.node is not None
     rank = 3 if "pool3d" in str(cx.node.target) else 2
     kernel = _each(kernel, rank, [])
     stride = _each(stride, rank, kernel)
@@ -140,7 +139,6 @@ def avg_pool(
     divisor_override: int | None = None,
 ) -> Any:
     """Mean of each window."""
-    assert cx.node is not None
     rank = int(str(cx.node.target).split("avg_pool")[1][0])
     kernel = _each(kernel, rank, [])
     stride = _each(stride, rank, kernel)

@@ -37,7 +37,6 @@ def _is_empty(cx: Emitter, x: relax.Expr) -> bool:
 @converts("aten.sum.default", "aten.sum.dim_IntList")
 def total(cx: Emitter, x: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Any:
     """Sum; integers and booleans add up in int64."""
-    assert cx.node is not None
     if "dim_IntList" not in str(cx.node.target):
         dim, keepdim = None, False
     work = compute_dtype(cx.out_dtype)
@@ -53,7 +52,6 @@ def total(cx: Emitter, x: Any, dim: Any = None, keepdim: Any = False, dtype: Any
 @converts("aten.mean.default", "aten.mean.dim")
 def mean(cx: Emitter, x: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Any:
     """Arithmetic mean; NaN of nothing."""
-    assert cx.node is not None
     if ".dim" not in str(cx.node.target):
         dim, keepdim = None, False
     work = compute_dtype(cx.out_dtype)
@@ -115,7 +113,6 @@ def _variance(
 @converts("aten.prod.default", "aten.prod.dim_int")
 def product(cx: Emitter, x: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Any:
     """Product; integers and booleans multiply in int64."""
-    assert cx.node is not None
     if "dim_int" not in str(cx.node.target):
         dim, keepdim = None, False
     work = compute_dtype(cx.out_dtype)

@@ -39,7 +39,7 @@ _NEAREST = tuple(
 @converts(*(f"aten.{name}.{kind}" for name in _NEAREST for kind in ("default", "vec")))
 def nearest(cx: Emitter, x: Any, *_: Any) -> Any:
     """Pick one source element per result element."""
-    rank, scales, _ = _parameters(cx)
+    rank, scales = _parameters(cx)
     for axis, result, scale in _axes(cx, x, rank, scales):
         size = cx.static(x, "resize")[axis]
         probe = torch.arange(size, dtype=torch.float64)
@@ -75,7 +75,7 @@ def weighted(cx: Emitter, x: Any, *_: Any) -> Any:
     """Weighted sums of source elements (linear, cubic, antialiased)."""
     if not is_float(cx.out_dtype):
         raise RefusedError(f"interpolation of {cx.out_dtype} is not supported")
-    rank, scales, _ = _parameters(cx)
+    rank, scales = _parameters(cx)
     work = compute_dtype(cx.out_dtype)
     data = cx.cast(x, work)
     for axis, result, scale in _axes(cx, x, rank, scales):
@@ -129,9 +129,8 @@ def _axes(
     return [(first + i, cx.out_shape[first + i], scales[i]) for i in range(rank)]
 
 
-def _parameters(cx: Emitter) -> tuple[int, list[float | None], list[Any]]:
+def _parameters(cx: Emitter) -> tuple[int, list[float | None]]:
     """Spatial rank and the scale factor per axis of the current node."""
-    assert cx.node is not None
     schema = cx.node.target._schema
     names = [argument.name for argument in schema.arguments]
     given = dict(zip(names, cx.node.args, strict=False)) | dict(cx.node.kwargs)
@@ -146,12 +145,11 @@ def _parameters(cx: Emitter) -> tuple[int, list[float | None], list[Any]]:
             3: ("scales_d", "scales_h", "scales_w"),
         }[rank]
         scales = [given.get(label) for label in labels]
-    return rank, scales, [given.get("align_corners")]
+    return rank, scales
 
 
 def _resize_axis(cx: Emitter, rows: torch.Tensor, result: int, scale: float | None) -> torch.Tensor:
     """Resize each row of ``[count, size]`` to ``[count, result]`` with the node's operator."""
-    assert cx.node is not None
     target = cx.node.target
     names = [argument.name for argument in target._schema.arguments]
     given = dict(zip(names, cx.node.args, strict=False)) | dict(cx.node.kwargs)

@@ -100,7 +100,7 @@ def _reduced(
         raise RefusedError(f"scatter with {reduce} of {dtype} is not supported")
     if 0 in cx.shape(index) or 0 in cx.shape(x):
         return x
-    neutral = {"add": 0, "mul": 1}.get(reduction)
+    neutral: Any = {"add": 0, "mul": 1}.get(reduction)
     if neutral is None:
         lowest = -math.inf if is_float(dtype) else np.iinfo(dtype).min
         highest = math.inf if is_float(dtype) else np.iinfo(dtype).max

@@ -73,7 +73,6 @@ def t(cx: Emitter, x: Any) -> Any:
 @converts("aten.expand.default", "aten.expand_copy.default", "prims.broadcast_in_dim.default")
 def expand(cx: Emitter, x: Any, *args: Any) -> Any:
     """Repeat along axes of size one."""
-    assert cx.node is not None
     if "broadcast_in_dim" in str(cx.node.target):
         where = args[1]
         shape: list[Any] = [1] * len(cx.out_shape)
@@ -168,7 +167,7 @@ def split(cx: Emitter, x: Any, sizes: Any, dim: int = 0) -> Any:
 def unbind(cx: Emitter, x: Any, dim: int = 0) -> Any:
     """Every position of an axis."""
     axis = dim % len(cx.shape(x))
-    parts = []
+    parts: list[Any] = []
     for index, meta in enumerate(cx.out):
         if not cx.is_used(index):
             parts.append(None)
