@@ -101,7 +101,8 @@ def stride(access: Access, var: Any) -> int | None:
     """Elements that ``access`` moves when ``var`` grows by one; ``None`` when not constant."""
     from tvm import sym, tirx
 
-    total, step = 0, 1
+    total = 0
+    step: int | None = 1
     for index, extent in zip(reversed(access.indices), reversed(access.buffer.shape), strict=True):
         linear = sym.detect_linear_equation(index, [var])
         if not len(linear) or not isinstance(linear[0], tirx.IntImm):

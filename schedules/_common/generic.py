@@ -134,17 +134,15 @@ def _spatial(sch: Schedule, facts: BlockFacts, body: Body, machine: Machine) -> 
     loops = sch.get_loops(facts.rv)
     extents = static_extents(sch, loops)
     lanes = body.lanes(machine)
-    if extents is not None and len(loops) > 1 and extents[-1] % lanes:
-        # Rows that are not whole vectors, but every buffer is walked the same way: one long row.
-        if same_index([body.store, *body.loads]) and not body.branching:
-            loops = [sch.fuse(*loops)]
-            extents = [prod(extents)]
     steps = _steps(extents, body, lanes)
+    uneven = extents is not None and len(loops) > 1 and extents[-1] % lanes != 0
+    if uneven and not body.branching and same_index([body.store, *body.loads]):
+        # Rows that are not whole vectors, but every buffer is walked the same way: one long row.
+        loops, extents = [sch.fuse(*loops)], [prod(extents or [])]
     *outer, last = loops
     width = 1
-    if (
-        extents is not None and not body.branching and stride(body.store, _var(sch, facts.rv)) == 1
-    ) or (extents is not None and len(loops) == 1 and not body.branching):
+    contiguous = len(loops) == 1 or stride(body.store, _var(sch, facts.rv)) == 1
+    if extents is not None and contiguous and not body.branching:
         width = vector_factor(extents[-1], lanes)
     if width > 1:
         last, lane = sch.split(last, [None, width])
@@ -173,7 +171,8 @@ def _reduction(sch: Schedule, facts: BlockFacts, body: Body, machine: Machine) -
     extents = static_extents(sch, loops)
     lanes = body.lanes(machine)
     steps = _steps(extents, body, lanes)
-    outer, tile, width, rows = spatial, [], 1, 1
+    tile: list[Any] = []
+    outer, width, rows = spatial, 1, 1
     if spatial and static_extents(sch, spatial[-1:]) is not None and not body.branching:
         tile, outer, width, rows = _register_tile(sch, body, spatial, spatial_vars, lanes)
     _attempt(sch.reorder, *outer, *reduce, *tile)
@@ -220,7 +219,7 @@ def _steps(extents: list[int] | None, body: Body, lanes: int) -> float:
     if extents is None:
         return float(1 << 20)
     per_iteration = 1 + len(body.loads) + body.operations + 8 * len(body.calls)
-    return prod(extents) * per_iteration / lanes
+    return float(prod(extents) * per_iteration / lanes)
 
 
 def _parallel_outer(sch: Schedule, outer: list[Any], steps: float, machine: Machine) -> str:

@@ -42,7 +42,7 @@ class RowKernel:
     kind = "hand-written"
 
     def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:
-        """Schedule a kernel whose stages carry the ``row`` family, prologue and epilogue included."""
+        """Schedule a kernel of ``row`` stages, with what is fused before and after them."""
         from tvm.s_tir.schedule import ScheduleError
 
         if family_of(func) != _FAMILY:

@@ -66,7 +66,7 @@ def _bytes(buffer: Any) -> float:
     from tvm.runtime import DataType
 
     element = DataType(str(buffer.dtype))
-    total = element.bits * element.lanes / 8
+    total: float = element.bits * element.lanes / 8
     for extent in buffer.shape:
         total *= int(extent) if isinstance(extent, tirx.IntImm) else float("inf")
     return total
