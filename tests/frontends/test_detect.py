@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -118,7 +119,7 @@ def test_missing_framework_is_named(monkeypatch, suffix, module):
 
 
 def test_other_missing_modules_are_our_own_mistake(monkeypatch):
-    import uif_tvm.frontends.onnx as frontend
+    frontend = importlib.import_module("uif_tvm.frontends.onnx")
 
     def fail(*_args, **_options):
         raise ModuleNotFoundError("No module named 'numpyy'", name="numpyy")

@@ -107,18 +107,20 @@ def legal(body=chain):
 
 def test_epilogue_joins_the_matmul():
     mod, _ = fuse(legal())
-    assert kernels(mod) == ["fused_matmul_relu_exp", "softmax"] or kernels(mod)[0].startswith(
-        "fused_matmul_relu"
-    )
+    first = kernels(mod)[0]
+    assert first.startswith("fused_matmul")
+    assert "relu" in first
+    assert len(kernels(mod)) < len(kernels(legal()))
 
 
-@pytest.mark.parametrize("pattern", ["relu", "rel?", "r*", "*elu"])
+@pytest.mark.parametrize("pattern", ["*relu", "*rel?", "*[r]elu"])
 def test_disabled_kernels_stay_alone(pattern):
+    (name,) = [kernel for kernel in kernels(legal()) if kernel.endswith("relu")]
     mod, report = fuse(legal(), disabled_fusion=(pattern,))
-    assert "relu" in kernels(mod)
+    assert name in kernels(mod)
     assert "matmul" in kernels(mod)
     declined = [d for d in report.decisions if not d.fired]
-    assert [(d.subject, d.reason) for d in declined] == [("relu", "fusion disabled on request")]
+    assert [(d.subject, d.reason) for d in declined] == [(name, "fusion disabled on request")]
 
 
 def test_everything_disabled_changes_no_call():

@@ -56,7 +56,7 @@ class CompiledKernel:
         code = fields.pop("code")
         text = json.dumps(fields).encode()
         body = _LENGTH.pack(len(text)) + text + code
-        return blake3(body).digest() + body
+        return bytes(blake3(body).digest()) + body
 
     @classmethod
     def from_bytes(cls, data: bytes) -> CompiledKernel | None:

@@ -12,7 +12,8 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _rsqrt(x: Array) -> Array:
-    return (1.0 / np.sqrt(x)).astype(x.dtype)
+    root: Array = np.sqrt(x)
+    return (1.0 / root).astype(x.dtype)
 
 
 def _truncated(x: Array, y: Array) -> Array:

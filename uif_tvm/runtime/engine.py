@@ -10,10 +10,11 @@ import numpy as np
 
 from uif_tvm.errors import RunError, UsageError
 from uif_tvm.runtime import host_ops
+from uif_tvm.runtime.ffi import runtime
 from uif_tvm.runtime.inputs import bind
 from uif_tvm.runtime.stats import RunStats, process_peak_mb
 from uif_tvm.runtime.tensors import Array, aligned, numpy_dtype
-from uif_tvm.runtime.vm import ThreadLocalVM, runtime
+from uif_tvm.runtime.vm import ThreadLocalVM
 from uif_tvm.signature import TensorSpec
 
 if TYPE_CHECKING:
