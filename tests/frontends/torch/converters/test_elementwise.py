@@ -48,6 +48,7 @@ def test_clamp_by_tensors_and_of_integers() -> None:
             i.clamp(-1, 2),
             i.clamp(min=0.5),
             torch.clamp(x, 2, 1),
+            (i > 0).clamp(min=torch.tensor(True)),
         ),
         torch.tensor([NAN, 1.0, -5.0]),
         torch.tensor([0.0, NAN, -1.0]),

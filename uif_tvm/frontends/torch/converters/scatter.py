@@ -128,6 +128,8 @@ def index_put(
     masks = [i for i in indices if i is not None and cx.dtype(i) == "bool"]
     if len(masks) == 1 and not accumulate and cx.value_of(masks[0]) is None:
         return _masked_put(cx, x, indices, masks[0], values)
+    if accumulate and cx.out_dtype == "bool":
+        raise RefusedError("adding booleans at indices is not supported")
     positions, axes = advanced_indices(cx, x, indices)
     values = cx.tensor(values, cx.out_dtype)
     return cx.te(

@@ -185,7 +185,8 @@ def clamp_max(cx: Emitter, x: Any, high: Any) -> Any:
 
 
 def _clamp(cx: Emitter, x: Any, low: Any, high: Any) -> Any:
-    dtype = cx.out_dtype
+    # Booleans compare as small integers.
+    dtype = "int8" if cx.out_dtype == "bool" else cx.out_dtype
     x = cx.tensor(x, dtype)
     for limit, plain, general in (
         (low, relax.op.maximum, scalar.nan_max),
@@ -199,7 +200,7 @@ def _clamp(cx: Emitter, x: Any, low: Any, high: Any) -> Any:
             x = cx.emit(plain(bound, x))
         else:
             x = cx.elementwise(general, x, bound, name="clamp")
-    return x
+    return cx.cast(x, cx.out_dtype)
 
 
 @converts("aten.nan_to_num.default")
