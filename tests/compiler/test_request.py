@@ -7,7 +7,8 @@ import pytest
 from tests.compiler.test_graph_pass import make
 from tests.models import context, fake_target
 from uif_tvm.compiler.request import check_request
-from uif_tvm.errors import TargetError, UsageError
+from uif_tvm.errors import EnvironmentFault, TargetError, UsageError
+from uif_tvm.target.spec import Requirement
 
 
 def disable(*names, target="cpu", level=2):
@@ -41,6 +42,15 @@ def test_passes_of_the_target_count():
     disable("acme-layout", target=target)
     with pytest.raises(UsageError):
         disable("acme-layout")
+
+
+def test_verification_needs_a_machine_that_runs_the_code():
+    target = fake_target(requirement=Requirement("riscv64", ("zve64d",)))
+    check_request(context(target))
+    with pytest.raises(EnvironmentFault, match="verify=True runs the model") as caught:
+        check_request(context(target, verify=True))
+    assert caught.value.code == "UIF-ENV-VERIFY"
+    assert "riscv64" in str(caught.value)
 
 
 def test_unknown_phase():

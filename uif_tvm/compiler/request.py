@@ -6,7 +6,8 @@ import difflib
 from typing import TYPE_CHECKING
 
 from uif_tvm.compiler.pipeline import passes_for, phases
-from uif_tvm.errors import TargetError, UsageError
+from uif_tvm.errors import EnvironmentFault, TargetError, UsageError
+from uif_tvm.runtime.host import host
 
 if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext
@@ -16,9 +17,19 @@ def check_request(ctx: CompileContext) -> None:
     """Refuse names that mean nothing: a misspelt pass would otherwise run unnoticed.
 
     Raises:
+        EnvironmentFault: verification is asked for, and this machine cannot run the target's code.
         UsageError: ``ctx.disabled_passes`` names no pass, or one that cannot be left out.
         TargetError: the target adds passes to a phase that does not exist.
     """
+    lacks = host().missing(ctx.target.requirement) if ctx.verify else []
+    if lacks:
+        raise EnvironmentFault(
+            f"verify=True runs the model, and this machine lacks {'; '.join(lacks)}",
+            stage="compile",
+            code="UIF-ENV-VERIFY",
+            target=ctx.target.id,
+            hint="leave verify=True out, or export on a machine that the target fits",
+        )
     stages = phases()
     known = {stage.name for stage in stages}
     odd = sorted(set(ctx.target.phase_overrides) - known)
