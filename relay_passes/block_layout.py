@@ -24,7 +24,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from uif_tvm.relay_passes import block_conv, block_ops
+from uif_tvm.relay_passes import block_conv, block_elementwise, block_ops
 from uif_tvm.relay_passes.block_lift import lift
 from uif_tvm.relay_passes.block_pad import Pads, zero_padding
 
@@ -80,27 +80,30 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
         self.padded: dict[Any, tuple[Any, Pads]] = {}
         self._padding: tuple[Any, Pads] | None = None
         self._cache: dict[Any, Blocked] = {}
+        self._local: set[Any] = set()
         self._kernels: dict[Any, Any] = {}
         self._rules: dict[str, tuple[int, Callable[[Rewriter, Call], Any]]] = {
             **{op: (2, rule) for op, rule in block_conv.RULES.items()},
-            **dict.fromkeys(block_ops.ELEMENTWISE, (2, block_ops.elementwise)),
+            **dict.fromkeys(block_elementwise.ELEMENTWISE, (2, block_elementwise.elementwise)),
+            "relax.nn.prelu": (2, block_elementwise.prelu),
+            "relax.call_tir": (2, block_elementwise.kernel),
             **{op: (3, rule) for op, rule in block_ops.RULES.items()},
         }
 
     def visit_dataflow_block_(self, block: Any) -> Any:
         """Variables of one dataflow block are not visible in another."""
-        outer = self._cache, self.padded
-        self._cache, self.padded = {}, {}
+        outer = self._cache, self._local, self.padded
+        self._cache, self._local, self.padded = {}, set(), {}
         result = super().visit_dataflow_block_(block)
-        self._cache, self.padded = outer
+        self._cache, self._local, self.padded = outer
         return result
 
     def visit_binding_block_(self, block: Any) -> Any:
         """As for dataflow blocks."""
-        outer = self._cache, self.padded
-        self._cache, self.padded = {}, {}
+        outer = self._cache, self._local, self.padded
+        self._cache, self._local, self.padded = {}, set(), {}
         result = super().visit_binding_block_(block)
-        self._cache, self.padded = outer
+        self._cache, self._local, self.padded = outer
         return result
 
     def visit_var_binding_(self, binding: Any) -> None:
@@ -161,8 +164,9 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
             and op_name(value) == "relax.call_tir"
             and value.args[0].name_hint.startswith(_UNBLOCK)
         ):
-            shape = static_shape(value)
-            return Blocked(value.args[1].fields[0], shape) if shape else None
+            shape, var = static_shape(value), value.args[1].fields[0]
+            hidden = isinstance(var, relax.DataflowVar) and var not in self._local
+            return None if shape is None or hidden else Blocked(var, shape)
         return self._cache.get(expr) if isinstance(expr, relax.Var) else None
 
     def to_blocked(self, expr: Any, width: int) -> Blocked:
@@ -190,13 +194,15 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
 
     def to_plain(self, blocked: Any, shape: tuple[int, ...]) -> Any:
         """The expression of the plain form, ``shape``, of a blocked variable."""
-        width, dtype = static_shape(blocked)[-1], str(blocked.ty.dtype.dtype)
+        width, dtype = Blocked(blocked, shape).block, str(blocked.ty.dtype.dtype)
         kernel = self.kernel(_UNBLOCK, layout.unblock, shape, width, dtype)
         return call_tir(kernel, [blocked], shape, dtype)
 
     def emit(self, expr: Any, hint: str | None = None) -> Any:
         """Bind ``expr`` to a new variable named after the current call."""
-        return self.builder_.emit(expr, hint or self.subject)
+        var = self.builder_.emit(expr, hint or self.subject)
+        self._local.add(var)
+        return var
 
     def kernel(self, name: str, make: Callable[..., Any], *args: Any) -> Any:
         """Global variable of ``make(*args)``; equal arguments share one kernel."""
@@ -220,7 +226,7 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
             found = lift(self._mod[kernel], width)
             if not isinstance(found, str):
                 var = self.builder_.add_func(found.func, f"{kernel.name_hint}_blocked")
-                found = LiftedKernel(var, found.axes)
+                found = LiftedKernel(var, found.axes, found.elementwise)
             self._kernels[key] = found
         made: LiftedKernel | str = self._kernels[key]
         return made
@@ -228,10 +234,11 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class LiftedKernel:
-    """A kernel over blocked tensors; ``axes`` as in :class:`.block_lift.Lifted`."""
+    """A kernel over blocked tensors; fields as in :class:`.block_lift.Lifted`."""
 
     var: Any
     axes: tuple[int | None, ...]
+    elementwise: bool
 
 
 def call_tir(kernel: Any, args: list[Any], shape: tuple[int, ...], dtype: str) -> Any:

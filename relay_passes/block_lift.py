@@ -36,10 +36,12 @@ class Lifted:
     Args:
         func: over blocked buffers; parameters in the order of the original.
         axes: per input, the axis that the channel indexed, ``None`` where it did not.
+        elementwise: every element depends on its own position only.
     """
 
     func: PrimFunc
     axes: tuple[int | None, ...]
+    elementwise: bool
 
 
 @dataclass
@@ -64,10 +66,11 @@ def lift(func: PrimFunc, width: int) -> Lifted | str:
         lifted = _rebuild(func, stages, axes, width)
     except _NotLiftable as reason:
         return str(reason)
-    if not _elementwise(stages, axes):
+    elementwise = _elementwise(stages, axes)
+    if not elementwise:
         # A producer's epilogue must not swallow it: its schedule would be lost.
         lifted = lifted.with_attr("op_pattern", OPAQUE)
-    return Lifted(lifted, tuple(axes.get(param) for param in func.params[:-1]))
+    return Lifted(lifted, tuple(axes.get(param) for param in func.params[:-1]), elementwise)
 
 
 def _read(func: PrimFunc) -> list[_Block]:

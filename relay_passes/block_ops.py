@@ -1,8 +1,7 @@
-"""Block-layout rules for everything between convolutions.
+"""Block-layout rules for pooling, joining, cutting, padding and resizing.
 
-Element-wise operators run per lane and so unchanged on blocked tensors. Pooling, concatenation,
-splitting, resizing and padding have per-lane blocked forms. All fire only when an operand is
-blocked already: a region starts at a convolution.
+All have per-lane blocked forms; they fire only when an operand is blocked already: a region starts
+at a convolution.
 """
 
 from __future__ import annotations
@@ -11,151 +10,15 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from tvm import relax
 from tvm.ir import Call
-from uif_tvm.relay_passes.block_lift import blocked_shape
 
-from uif_tvm.compiler.relax_util import make_constant, op_name, static_shape
+from uif_tvm.compiler.relax_util import op_name, static_shape
 from uif_tvm.kernels import pool
-from uif_tvm.kernels.layout import Window, blocks, gate
+from uif_tvm.kernels.layout import Window, blocks
 
 if TYPE_CHECKING:
     from uif_tvm.relay_passes.block_layout import Blocked, Rewriter
-
-_UNARY = [
-    "abs",
-    "negative",
-    "exp",
-    "log",
-    "sqrt",
-    "rsqrt",
-    "square",
-    "tanh",
-    "sigmoid",
-    "erf",
-    "sin",
-    "cos",
-    "floor",
-    "ceil",
-    "round",
-    "sign",
-    "clip",
-    "nn.relu",
-    "nn.gelu",
-    "nn.gelu_tanh",
-    "nn.silu",
-    "nn.leakyrelu",
-    "nn.softplus",
-    "nn.relu6",
-]
-_BINARY = ["add", "subtract", "multiply", "divide", "maximum", "minimum", "power"]
-ELEMENTWISE = tuple(f"relax.{name}" for name in (*_UNARY, *_BINARY))
-
-
-def elementwise(rewriter: Rewriter, call: Call) -> Any:
-    """``f(U(a), b) -> U(f(a, B(b)))`` with broadcasting over any axis."""
-    shape = static_shape(call)
-    if shape is None or len(shape) not in (3, 4):
-        return None
-    twins = [rewriter.twin(arg) for arg in call.args]
-    found = [t for t in twins if t is not None and t.shape[1] == shape[1] and shape[1] > 1]
-    if not found:
-        return None
-    width = found[0].block
-    fresh = sum(
-        prod(static_shape(arg) or ())
-        for arg, twin in zip(call.args, twins, strict=True)
-        if twin is None and isinstance(arg, relax.Var) and _is_tensor(arg)
-    )
-    if fresh > sum(prod(t.shape) for t in found):
-        rewriter.decline(f"{fresh} elements would have to change layout first")
-        return None
-    args = [_operand(rewriter, arg, shape, width) for arg in call.args]
-    if any(arg is None for arg in args):
-        rewriter.decline("an operand does not broadcast per channel")
-        return None
-    gated = _gate(rewriter, call, args, shape)
-    result = rewriter.emit(
-        Call(call.op, args, call.attrs, call.ty_args) if gated is None else gated
-    )
-    return rewriter.to_plain(result, shape)
-
-
-def _gate(rewriter: Rewriter, call: Call, args: list[Any], shape: tuple[int, ...]) -> Any:
-    """A kernel of its own when an operand is computed and smaller than the result."""
-    from uif_tvm.relay_passes.block_layout import call_tir
-
-    name = (op_name(call) or "").removeprefix("relax.")
-    shapes = [static_shape(arg) for arg in args]
-    if name not in _BINARY or any(s is None or len(s) != 5 for s in shapes):
-        return None
-    width = max(s[4] for s in shapes if s)
-    plane = shape[2:] if len(shape) == 4 else (1, shape[2])
-    full = (shape[0], blocks(shape[1], width), *plane, width)
-    small = [
-        found != full and rewriter.constant(arg) is None
-        for arg, found in zip(args, shapes, strict=True)
-    ]
-    if not any(small):
-        return None
-    dtype = str(call.ty.dtype.dtype)
-    kernel = rewriter.kernel(f"gate_{name}", gate, name, *shapes, dtype)
-    return call_tir(kernel, args, full, dtype)
-
-
-def _is_tensor(expr: Any) -> bool:
-    return isinstance(expr.ty, relax.TensorType)
-
-
-def _operand(rewriter: Rewriter, arg: Any, shape: tuple[int, ...], width: int) -> Any:
-    """``arg`` so that it broadcasts against a blocked tensor; ``None`` when it cannot."""
-    if not _is_tensor(arg):
-        return arg
-    own = static_shape(arg)
-    if own is None or len(own) > len(shape):
-        return None
-    if prod(own) == 1:
-        array = rewriter.constant(arg)
-        return make_constant(array.reshape(())) if array is not None else _scalar(rewriter, arg)
-    full = (1,) * (len(shape) - len(own)) + own
-    if full[1] == 1:
-        plane = full[2:] if len(full) == 4 else (1, full[2])
-        target = (full[0], 1, *plane, 1)
-        array = rewriter.constant(arg)
-        if array is not None:
-            return make_constant(array.reshape(target))
-        return rewriter.emit(relax.op.reshape(arg, target))
-    if full[1] != shape[1]:
-        return None
-    if full != own:
-        array = rewriter.constant(arg)
-        if array is None:
-            arg = rewriter.emit(relax.op.reshape(arg, full))
-        else:
-            arg = make_constant(array.reshape(full))
-    return rewriter.to_blocked(arg, width).var
-
-
-def _scalar(rewriter: Rewriter, arg: Any) -> Any:
-    return rewriter.emit(relax.op.reshape(arg, (1,) * 5))
-
-
-def prelu(rewriter: Rewriter, call: Call) -> Any:
-    """``prelu(x, a) -> max(x, 0) + a * min(x, 0)`` on blocked ``x``, a constant slope."""
-    data, slope = rewriter.twin(call.args[0]), rewriter.constant(call.args[1])
-    if data is None or slope is None or int(call.attrs.axis) % len(data.shape) != 1:
-        return None
-    from uif_tvm.relay_passes.block_layout import block_array
-
-    per_channel = np.broadcast_to(slope.reshape(-1), (data.shape[1],)).reshape(1, -1, 1, 1)
-    factor = make_constant(block_array(np.ascontiguousarray(per_channel), data.block))
-    zero = relax.const(np.zeros((), slope.dtype))
-    below = rewriter.emit(relax.op.minimum(data.var, zero))
-    scaled = rewriter.emit(relax.op.multiply(below, factor))
-    above = rewriter.emit(relax.op.maximum(data.var, zero))
-    result = rewriter.emit(relax.op.add(above, scaled))
-    return rewriter.to_plain(result, data.shape)
 
 
 def pooling(rewriter: Rewriter, call: Call) -> Any:
@@ -333,61 +196,18 @@ def resize(rewriter: Rewriter, call: Call) -> Any:
     return rewriter.to_plain(rewriter.emit(call_tir(kernel, [data.var], target, dtype)), out_shape)
 
 
-def kernel(rewriter: Rewriter, call: Call) -> Any:
-    """A kernel that treats every channel alike (see :mod:`.block_lift`), one result."""
-    from uif_tvm.relay_passes.block_layout import call_tir
-
-    args, out_shape = list(call.args[1].fields), static_shape(call)
-    twins = [rewriter.twin(arg) for arg in args]
-    widths = [t.block for t in twins if t is not None and len(t.shape) == 4]
-    if not widths or out_shape is None or len(out_shape) != 4 or len(call.args) > 2:
-        return None
-    lifted = rewriter.lifted(call.args[0], widths[0])
-    if isinstance(lifted, str):
-        rewriter.decline(lifted)
-        return None
-    sources = []
-    for arg, axis in zip(args, lifted.axes, strict=True):
-        source = _lifted_operand(rewriter, arg, axis, widths[0])
-        if source is None:
-            rewriter.decline("an operand has no blocked form")
-            return None
-        sources.append(source)
-    dtype = str(call.ty.dtype.dtype)
-    target = blocked_shape(out_shape, 1, widths[0])
-    rewriter.fired("kernel runs per channel")
-    return rewriter.to_plain(rewriter.emit(call_tir(lifted.var, sources, target, dtype)), out_shape)
-
-
-def _lifted_operand(rewriter: Rewriter, arg: Any, axis: int | None, width: int) -> Any:
-    """``arg`` with its channel axis in blocks and the lane last; ``None`` when that needs work."""
-    if axis is None:
-        return arg
-    shape = static_shape(arg)
-    if shape is None:
-        return None
-    if axis == 1 and len(shape) == 4:
-        return rewriter.to_blocked(arg, width).var
-    array = rewriter.constant(arg)
-    if array is None:
-        return None
-    moved = np.moveaxis(array, axis, -1)
-    padded = np.zeros((*moved.shape[:-1], blocks(shape[axis], width) * width), array.dtype)
-    padded[..., : shape[axis]] = moved
-    split_lanes = padded.reshape(*moved.shape[:-1], -1, width)
-    return make_constant(np.ascontiguousarray(np.moveaxis(split_lanes, -2, axis)))
-
-
 def strided_slice(rewriter: Rewriter, call: Call) -> Any:
     """Slice along channels at block boundaries, or of the plane."""
     data, out_shape = rewriter.twin(call.args[0]), static_shape(call)
-    lists = [_integers(rewriter, arg) for arg in call.args[1:]]
     if data is None or out_shape is None or len(data.shape) != 4 or len(out_shape) != 4:
         return None
-    if len(lists) < 3 or any(values is None for values in lists):
+    lists = [_integers(rewriter, arg) for arg in call.args[1:]]
+    axes, begin, end, steps, *_ = [*lists, None, None, None]
+    if axes is None or begin is None or end is None:
         return None
-    axes, begin, end = lists[:3]
-    steps = lists[3] if len(lists) > 3 else [1] * len(axes)
+    steps = [1] * len(axes) if steps is None else steps
+    if len(lists) > 3 and lists[3] is None:
+        return None
     first, last = list(begin), list(end)
     for k, axis in enumerate(axes):
         if axis % 4 != 1:
@@ -408,14 +228,17 @@ def _integers(rewriter: Rewriter, expr: Any) -> list[int] | None:
     value = rewriter.resolve(expr)
     if not isinstance(value, relax.Tuple):
         return None
-    found = [getattr(item, "value", None) for item in value.fields]
-    return None if any(item is None for item in found) else [int(item) for item in found]
+    found: list[int] = []
+    for item in value.fields:
+        number = getattr(item, "value", None)
+        if number is None:
+            return None
+        found.append(int(number))
+    return found
 
 
 RULES = {
-    "relax.call_tir": kernel,
     "relax.strided_slice": strided_slice,
-    "relax.nn.prelu": prelu,
     "relax.nn.max_pool2d": pooling,
     "relax.nn.avg_pool2d": pooling,
     "relax.nn.adaptive_avg_pool2d": adaptive_average,

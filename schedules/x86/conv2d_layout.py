@@ -41,12 +41,13 @@ class _Change:
 
     @property
     def channels(self) -> int:
-        return shape_of(self.plain)[1]
+        channels: int = shape_of(self.plain)[1]
+        return channels
 
     @property
     def pixels(self) -> int:
-        rows, columns = shape_of(self.blocked)[2:4]
-        return rows * columns
+        count: int = shape_of(self.blocked)[2] * shape_of(self.blocked)[3]
+        return count
 
     def plain_at(self, image: Any, channel: Any, pixel: Any) -> list[Any]:
         """Indices of a pixel counted along the whole plane."""

@@ -147,7 +147,8 @@ def _inside(nest: WindowNest, start: int, size: int) -> bool:
 
 
 def _column_valid(nest: WindowNest, column: int, tap: int) -> bool:
-    return 0 <= int(nest.window.columns(column, tap)) < shape_of(nest.kernel.inputs[0])[3]
+    width = shape_of(nest.kernel.inputs[0])[3]
+    return bool(0 <= nest.window.columns(column, tap) < width)
 
 
 def _tile(
@@ -164,8 +165,7 @@ def _tile(
     def tap(p: Any, q: Any, static_q: int | None, part: int) -> list[Any]:
         steps = []
         for i in range(size):
-            static = known is not None and static_q is not None
-            if static and not _column_valid(nest, known + i, static_q):
+            if not (known is None or static_q is None or _column_valid(nest, known + i, static_q)):
                 continue
             y, x = window.rows(row, p), window.columns(start + i, q)
             value = tir.read(data, image, channel, y, x, lane)

@@ -246,7 +246,8 @@ def hardswish_kernel(shape: Sequence[int]) -> tirx.PrimFunc:
     return te.create_prim_func([x, y]).without_attr("global_symbol")
 
 
-def test_channelwise_kernel_of_an_importer_runs_blocked():
+@pytest.mark.parametrize("level", [2, 3])
+def test_channelwise_kernel_of_an_importer_runs_blocked(level):
     def body(m: Model) -> Any:
         kernel = m.builder.add_func(hardswish_kernel((1, 20, 5, 5)), "hardswish")
         out = relax.TensorType((1, 20, 5, 5), F32)
@@ -254,7 +255,7 @@ def test_channelwise_kernel_of_an_importer_runs_blocked():
 
     shape = (1, 16, 5, 5)
     before = Model(shape).finish(body)
-    after, _ = rewrite(before, 3)
+    after, _ = rewrite(before, level)
     assert steps(after) == [IN, "conv2d", "hardswish_blocked", "conv2d", OUT]
     np.testing.assert_allclose(outputs(after, shape)[0], outputs(before, shape)[0], atol=1e-3)
 
