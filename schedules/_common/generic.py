@@ -6,7 +6,8 @@ legality-checked primitive and goes on without it when refused:
 
 1. element-wise blocks are inlined into their only use, unless that repeats costly work;
 2. a reduction keeps a register tile: data-parallel loops outside, reduction loops next, then the
-   tile, whose innermost loop runs along contiguous memory as one vector;
+   tile, whose innermost loop runs along contiguous memory as one vector; where only the reduction
+   runs along contiguous memory, it is split into partial results side by side;
 3. other blocks run their contiguous axis as vectors;
 4. outer data-parallel loops become one parallel loop when the kernel is long enough.
 
@@ -53,7 +54,7 @@ class Generic:
     """See the module text. Always applies."""
 
     name = "generic"
-    version = 1
+    version = 2
     kind = "generic"
 
     def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:
@@ -175,6 +176,10 @@ def _reduction(sch: Schedule, facts: BlockFacts, body: Body, machine: Machine) -
     outer, width, rows = spatial, 1, 1
     if spatial and static_extents(sch, spatial[-1:]) is not None and not body.branching:
         tile, outer, width, rows = _register_tile(sch, body, spatial, spatial_vars, lanes)
+    if not tile and spatial:
+        note = _partial_sums(sch, facts, body, reduce[-1], steps, machine)
+        if note is not None:
+            return note
     _attempt(sch.reorder, *outer, *reduce, *tile)
     note = f"tile {rows}x{width}" if tile else "loop"
     note += _parallel_outer(sch, outer, steps if tile else steps * lanes, machine)
@@ -212,6 +217,43 @@ def _register_tile(
             outer[at], row = sch.split(spatial[at], [None, rows])
             return [row, lane], outer, width, rows
     return [lane], outer, width, 1
+
+
+def _partial_sums(
+    sch: Schedule, facts: BlockFacts, body: Body, last: Any, steps: float, machine: Machine
+) -> str | None:
+    """Dot products: partial results side by side along the contiguous reduction axis.
+
+    Returns a note, or ``None`` when nothing was changed. Sums are then taken in another order
+    than written, with a smaller rounding error; integer results are the same.
+    """
+    from tvm import tirx
+
+    k = sch.get(facts.rv).iter_vars[-1].var
+    moves = [stride(load, k) for load in body.loads]
+    extents = static_extents(sch, [last])
+    if body.branching or extents is None or 1 not in moves or any(m not in (0, 1) for m in moves):
+        return None
+    width = vector_factor(extents[0], body.lanes(machine))
+    if width == 1:
+        return None
+    _, lane = sch.split(last, [None, width])
+    rank = sum(var.iter_type == tirx.IterVar.DataPar for var in sch.get(facts.rv).iter_vars)
+    partial = _attempt(sch.rfactor, lane, rank)
+    if partial is None:
+        return None
+    total = sch.get_sblock(facts.name)
+    note = f"partial results of {width}"
+    note += _parallel_outer(sch, sch.get_loops(total)[:rank], steps, machine)
+    *leading, _ = sch.get_loops(total)
+    if _attempt(sch.compute_at, partial, leading[-1]) is None:
+        return note
+    lane, *reduce = sch.get_loops(partial)[len(leading) :]
+    if reduce and static_extents(sch, [lane]) == [width]:
+        _attempt(sch.reorder, *reduce, lane)
+        _attempt(sch.vectorize, lane)
+        _attempt(sch.decompose_reduction, partial, reduce[0])
+    return note
 
 
 def _steps(extents: list[int] | None, body: Body, lanes: int) -> float:

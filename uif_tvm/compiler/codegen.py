@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from uif_tvm.target.spec import TargetSpec
 
 #: Raised whenever the same PrimFunc and schedule would yield other object code.
-CODEGEN_VERSION = 2
+CODEGEN_VERSION = 3
 _READABLE = 48
 
 

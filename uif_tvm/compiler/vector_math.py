@@ -28,7 +28,7 @@ def allow_vectors() -> None:
 
     for name in _ALSO_VECTORISABLE:
         op = Op.get(name)
-        if not op.has_attr("TVectorizable"):
+        if not op.get_attr("TVectorizable"):
             op.set_attr("TVectorizable", True)
 
 
@@ -74,6 +74,8 @@ class _Expansion:
         formula = FORMULAS.get(name)
         dtype = str(call.ty.dtype)
         element = dtype.split("x")[0]
+        if name in _ALSO_VECTORISABLE and element == "float64" and dtype != element:
+            return self._lane_by_lane(call)
         if formula is None or element not in ("float32", _WIDENED):
             return call
         lanes = dtype.removeprefix(element)
@@ -83,8 +85,31 @@ class _Expansion:
         result = formula(self._keep, self._keep(argument))
         return self._keep(result if element == "float32" else result.astype(dtype))
 
+    def _lane_by_lane(self, call: Any) -> Any:
+        """Scalar library calls for a vector of a type that has no formula."""
+        from tvm import tirx
+        from tvm.ir import Call
+
+        source, _ = self._slot(call.args[0])
+        result, at = self._slot(call.args[0])
+        lane = tirx.Var("lane", "int32")
+        element = str(call.ty.dtype).split("x")[0]
+        scalar = Call(call.op, [tirx.BufferLoad(source, [lane])], ret_ty=element)
+        body = tirx.BufferStore(result, scalar, [lane])
+        self.statements.append(
+            tirx.For(lane, tirx.const(0, "int32"), source.shape[0], tirx.ForKind.SERIAL, body)
+        )
+        return tirx.BufferLoad(result, [at])
+
     def _keep(self, value: Any) -> Any:
         """Store ``value`` into a new stack slot; returns an expression that reads it."""
+        from tvm import tirx
+
+        buffer, at = self._slot(value)
+        return tirx.BufferLoad(buffer, [at])
+
+    def _slot(self, value: Any) -> tuple[Any, Any]:
+        """(stack slot that holds ``value``, the index of all its lanes)."""
         from tvm import tirx
         from tvm.runtime import DataType
 
@@ -97,4 +122,4 @@ class _Expansion:
         keep = {KEEP_ON_STACK: tirx.IntImm("int32", 1)}
         self.statements.append(tirx.AllocBuffer(buffer, keep))
         self.statements.append(tirx.BufferStore(buffer, value, [at]))
-        return tirx.BufferLoad(buffer, [at])
+        return buffer, at

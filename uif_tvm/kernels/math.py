@@ -175,7 +175,8 @@ def log1p(keep: Keep, x: Expr) -> Expr:
     near = keep(_log_of_mantissa(keep, x, _like(x, 0.0)))
     far = keep(log(keep, keep(_like(x, 1.0) + x)))
     high = _select(x < _like(x, 2.0 * _SQRT_HALF - 1.0), near, far)
-    return _select(x > _like(x, _SQRT_HALF - 1.0), high, far)
+    value = keep(_select(x > _like(x, _SQRT_HALF - 1.0), high, far))
+    return _select(x == _like(x, 0.0), x, value)  # -0 stays -0
 
 
 def _odd_rational(
