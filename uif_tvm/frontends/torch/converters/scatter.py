@@ -26,6 +26,8 @@ def _scatter(
     dtype: str | None = None,
 ) -> Any:
     dtype = dtype or cx.out_dtype
+    if dtype == "bool" and reduction != "update":
+        raise RefusedError(f"scatter with {reduction} of booleans is not supported")
     if 0 in cx.shape(index) or 0 in cx.shape(x):
         return x
     shape = cx.shape(x)
