@@ -132,8 +132,7 @@ def _checked(value: Any, spec: TensorSpec, position: int) -> Array:
         for have, want in zip(array.shape, spec.shape, strict=False)
     ):
         raise InputError(
-            f"{where} has shape {list(array.shape)}, "
-            f"expected [{', '.join(map(str, spec.shape))}]",
+            f"{where} has shape {list(array.shape)}, expected [{', '.join(map(str, spec.shape))}]",
             code="UIF-RUN-SHAPE",
             hint="reshape the input, or export the model for this shape",
         )
