@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tvm.ir import Call
 
-from uif_tvm.compiler.relax_util import make_constant, op_name, static_shape
 from uif_tvm.kernels import conv
 from uif_tvm.kernels.layout import Window, blocks
+from uif_tvm.relax_util import make_constant, op_name, static_shape
 from uif_tvm.target.schedule import Conv2dPlan, Conv2dProblem
 from uif_tvm.target.spec import Refusal
 

@@ -14,8 +14,8 @@ from tvm import relax
 from tvm.ir import Call
 from uif_tvm.relay_passes.block_lift import blocked_shape
 
-from uif_tvm.compiler.relax_util import make_constant, op_name, static_shape
 from uif_tvm.kernels.layout import blocks, gate
+from uif_tvm.relax_util import make_constant, op_name, static_shape
 
 if TYPE_CHECKING:
     from uif_tvm.relay_passes.block_layout import Rewriter

@@ -29,8 +29,8 @@ from uif_tvm.relay_passes.block_lift import lift
 from uif_tvm.relay_passes.block_pad import Pads, zero_padding
 
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.compiler.relax_util import constant_array, make_constant, op_name, static_shape
 from uif_tvm.kernels import layout
+from uif_tvm.relax_util import constant_array, make_constant, op_name, static_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -278,7 +278,7 @@ class BlockLayout(GraphPass):
         return mod
 
     def _count_conversions(self, mod: tvm.IRModule, ctx: CompileContext) -> None:
-        from uif_tvm.compiler.relax_util import calls
+        from uif_tvm.relax_util import calls
 
         changed = [
             prod(static_shape(var) or (0,))

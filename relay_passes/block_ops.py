@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from tvm import relax
 from tvm.ir import Call
 
-from uif_tvm.compiler.relax_util import op_name, static_shape
 from uif_tvm.kernels import pool
 from uif_tvm.kernels.layout import Window, blocks
+from uif_tvm.relax_util import op_name, static_shape
 
 if TYPE_CHECKING:
     from uif_tvm.relay_passes.block_layout import Blocked, Rewriter

@@ -19,7 +19,7 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.compiler.relax_util import (
+from uif_tvm.relax_util import (
     bindings,
     constant_array,
     make_constant,

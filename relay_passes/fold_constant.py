@@ -15,14 +15,14 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.compiler.relax_util import (
+from uif_tvm.ops import REGISTRY
+from uif_tvm.relax_util import (
     attributes,
     constant_array,
     make_constant,
     op_name,
     static_shape,
 )
-from uif_tvm.ops import REGISTRY
 from uif_tvm.runtime.tensors import numpy_dtype
 
 if TYPE_CHECKING:

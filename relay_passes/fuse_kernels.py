@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from tvm.ir import GlobalVar
 
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.compiler.relax_util import calls, op_name
+from uif_tvm.relax_util import calls, op_name
 
 if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext

@@ -25,7 +25,7 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.compiler.relax_util import bindings, op_name, static_shape
+from uif_tvm.relax_util import bindings, op_name, static_shape
 
 if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext

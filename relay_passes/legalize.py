@@ -12,9 +12,9 @@ import tvm
 from tvm import relax
 
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.compiler.relax_util import high_level_ops
 from uif_tvm.errors import UnsupportedError, UnsupportedOp
 from uif_tvm.kernels.legalize import LEGALIZE
+from uif_tvm.relax_util import high_level_ops
 
 if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext

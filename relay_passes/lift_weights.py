@@ -18,7 +18,7 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.compiler.relax_util import constant_array
+from uif_tvm.relax_util import constant_array
 
 if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext

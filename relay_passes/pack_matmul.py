@@ -20,8 +20,8 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.compiler.relax_util import constant_array, make_constant, op_name, static_shape
 from uif_tvm.kernels.matmul import OUT_FUSABLE, batch_matmul, pack_weight, packed_matmul
+from uif_tvm.relax_util import constant_array, make_constant, op_name, static_shape
 from uif_tvm.target.schedule import MatmulPlan, MatmulProblem
 from uif_tvm.target.spec import Refusal
 

@@ -31,9 +31,9 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.compiler.relax_util import constant_array, make_constant, op_name
 from uif_tvm.errors import CompileError
 from uif_tvm.kernels import indexing
+from uif_tvm.relax_util import constant_array, make_constant, op_name
 
 if TYPE_CHECKING:
     import tvm

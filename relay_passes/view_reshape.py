@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tvm import relax
 
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.compiler.relax_util import high_level_ops
+from uif_tvm.relax_util import high_level_ops
 
 if TYPE_CHECKING:
     import tvm

@@ -14,8 +14,8 @@ from uif_tvm.relay_passes.block_layout import PASS
 
 from tests.schedules import harness
 from uif_tvm.compiler.context import CompileContext
-from uif_tvm.compiler.relax_util import calls, op_name
 from uif_tvm.compiler.report import ReportBuilder
+from uif_tvm.relax_util import calls, op_name
 
 Emit = Callable[[Any], Any]
 F32 = "float32"

@@ -14,7 +14,7 @@ from uif_tvm.relay_passes import fold_affine
 from uif_tvm.relay_passes.fold_affine import per_channel
 
 from tests.models import compiled, constant, context, engine, imported, module, weights
-from uif_tvm.compiler.relax_util import calls, op_name
+from uif_tvm.relax_util import calls, op_name
 
 X = [("x", (1, 3, 8, 8), "float32")]
 W = weights(4, 3, 3, 3)

@@ -12,7 +12,7 @@ from tvm.script import relax as R
 from uif_tvm.relay_passes import dead_code, fold_constant
 
 from tests.models import constant, context, module
-from uif_tvm.compiler.relax_util import calls, constant_array
+from uif_tvm.relax_util import calls, constant_array
 
 
 def fold(mod):

@@ -13,7 +13,7 @@ from uif_tvm.relay_passes import fuse_kernels, legalize
 from uif_tvm.relay_passes.fuse_kernels import MEMBERS_ATTR
 
 from tests.models import compiled, constant, context, engine, imported, module, weights
-from uif_tvm.compiler.relax_util import calls, op_name
+from uif_tvm.relax_util import calls, op_name
 
 
 @I.ir_module(s_tir=True)

@@ -8,7 +8,7 @@ from tvm import relax
 from uif_tvm.relay_passes import hoist_reshape
 
 from tests.models import constant, context, module, weights
-from uif_tvm.compiler.relax_util import calls, op_name, static_shape
+from uif_tvm.relax_util import calls, op_name, static_shape
 
 X = [("x", (2, 5, 8), "float32")]
 

@@ -7,8 +7,8 @@ from tvm import relax
 from uif_tvm.relay_passes import legalize
 
 from tests.models import context, module
-from uif_tvm.compiler.relax_util import calls, high_level_ops, op_name
 from uif_tvm.errors import UnsupportedError
+from uif_tvm.relax_util import calls, high_level_ops, op_name
 
 X = [("x", (4, 8), "float32")]
 

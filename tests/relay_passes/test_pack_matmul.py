@@ -11,7 +11,7 @@ from tvm import relax
 from uif_tvm.relay_passes import pack_matmul
 
 from tests.models import constant, context, engine, imported, module, weights
-from uif_tvm.compiler.relax_util import calls, op_name
+from uif_tvm.relax_util import calls, op_name
 
 
 def pack(mod: Any) -> tuple[list[str], Any]:

@@ -6,10 +6,10 @@ import tvm_ffi
 from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
+from uif_tvm.relay_passes.view_reshape import PASS
 
 from uif_tvm.compiler.context import CompileContext
 from uif_tvm.compiler.report import ReportBuilder
-from uif_tvm.relay_passes.view_reshape import PASS
 from uif_tvm.target.registry import get_target
 
 

@@ -36,7 +36,7 @@ class GraphPass:
 
 
 def _only_kernels(mod: tvm.IRModule) -> str | None:
-    from uif_tvm.compiler.relax_util import high_level_ops
+    from uif_tvm.relax_util import high_level_ops
 
     left = high_level_ops(mod)
     return f"operators without a kernel remain: {', '.join(sorted(left))}" if left else None

@@ -19,10 +19,10 @@ from uif_tvm.compiler.codegen import KernelCompiler, buffer_bytes, kernel_key, t
 from uif_tvm.compiler.graph_pass import PassDriver
 from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
 from uif_tvm.compiler.pipeline import passes_for, phases
-from uif_tvm.compiler.relax_util import bindings, calls, host_op, op_name
 from uif_tvm.compiler.report import KernelChoice
 from uif_tvm.compiler.storage import hoist_storage
 from uif_tvm.errors import CompileError, EnvironmentFault
+from uif_tvm.relax_util import bindings, calls, host_op, op_name
 from uif_tvm.relay_passes.fuse_kernels import MEMBERS_ATTR
 from uif_tvm.relay_passes.lift_weights import WEIGHTS_ATTR
 

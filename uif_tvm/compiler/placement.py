@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from uif_tvm.compiler.relax_util import STRUCTURAL, attributes, calls, host_op, op_name
 from uif_tvm.compiler.report import Placement
 from uif_tvm.errors import TargetError, UnsupportedError, UnsupportedOp
+from uif_tvm.relax_util import STRUCTURAL, attributes, calls, host_op, op_name
 from uif_tvm.target.spec import Refusal
 
 if TYPE_CHECKING:

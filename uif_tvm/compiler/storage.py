@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr import _update_type
 
-from uif_tvm.compiler.relax_util import op_name
+from uif_tvm.relax_util import op_name
 
 _ALLOC = "relax.memory.alloc_storage"
 

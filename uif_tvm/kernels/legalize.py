@@ -61,7 +61,7 @@ def _softplus(bb: BlockBuilder, call: Call) -> Expr:
 
 def _power(bb: BlockBuilder, call: Call) -> Expr:
     """x^2 and x^3 by multiplication; any other power by TVM's default."""
-    from uif_tvm.compiler.relax_util import constant_array
+    from uif_tvm.relax_util import constant_array
 
     base, exponent = call.args
     value = constant_array(exponent)

@@ -69,16 +69,6 @@ def _expm1(v: Any) -> Any:
     return tirx.Select(tirx.abs(v) < const(v, 0.25), series * v, tirx.exp(v) - const(v, 1))
 
 
-def _log1p(v: Any) -> Any:
-    """log(1 + v), corrected for the rounding of 1 + v (Kahan)."""
-    total = v + const(v, 1)
-    rest = total - const(v, 1)
-    safe = tirx.Select(rest == const(v, 0), const(v, 1), rest)
-    plain = tirx.log(total)
-    large = tirx.any(total == plain, tirx.abs(v) > const(v, 1e6))
-    return tirx.Select(rest == const(v, 0), v, tirx.Select(large, plain, plain * (v / safe)))
-
-
 def _sinh(v: Any) -> Any:
     """Halves are multiplied apart, so that results near the largest float do not overflow."""
     magnitude = tirx.abs(v)
@@ -98,7 +88,7 @@ def _cosh(v: Any) -> Any:
 def _softplus(v: Any) -> Any:
     """max(v, 0) + log1p(exp(-|v|)), which never overflows."""
     positive = tirx.Select(v > const(v, 0), v, const(v, 0))
-    return positive + _log1p(tirx.exp(const(v, 0) - tirx.abs(v)))
+    return positive + tirx.log1p(tirx.exp(const(v, 0) - tirx.abs(v)))
 
 
 def _mish(v: Any) -> Any:
@@ -123,7 +113,7 @@ def _atan(v: Any) -> Any:
 def _asinh(v: Any) -> Any:
     magnitude = tirx.abs(v)
     square = magnitude * magnitude
-    small = _log1p(magnitude + square / (const(v, 1) + tirx.sqrt(const(v, 1) + square)))
+    small = tirx.log1p(magnitude + square / (const(v, 1) + tirx.sqrt(const(v, 1) + square)))
     result = tirx.Select(
         magnitude > const(v, 1e8), tirx.log(magnitude) + const(v, math.log(2)), small
     )
@@ -132,7 +122,7 @@ def _asinh(v: Any) -> Any:
 
 def _acosh(v: Any) -> Any:
     rest = v - const(v, 1)
-    near = _log1p(rest + tirx.sqrt(rest * rest + const(v, 2) * rest))
+    near = tirx.log1p(rest + tirx.sqrt(rest * rest + const(v, 2) * rest))
     return tirx.Select(v > const(v, 1e8), tirx.log(v) + const(v, math.log(2)), near)
 
 
@@ -157,7 +147,7 @@ TE_UNARY: dict[str, Callable[[Any], Any]] = {
     "Atan": _atan,
     "Asinh": _asinh,
     "Acosh": _acosh,
-    "Atanh": lambda v: const(v, 0.5) * (_log1p(v) - _log1p(const(v, 0) - v)),
+    "Atanh": lambda v: const(v, 0.5) * (tirx.log1p(v) - tirx.log1p(const(v, 0) - v)),
     "Reciprocal": lambda v: const(v, 1) / v,
     "Round": tirx.nearbyint,
     "Softplus": _softplus,

@@ -14,7 +14,7 @@ from tvm import relax
 
 from tests.compiler.test_lower import Branches
 from tests.models import module
-from uif_tvm.compiler.relax_util import (
+from uif_tvm.relax_util import (
     attributes,
     bindings,
     calls,
