@@ -36,7 +36,7 @@ class BlockedConv2d:
     """Hand-written rule for the ``conv2d_blocked`` family."""
 
     name = "conv2d"
-    version = 1
+    version = 2
     kind = "hand-written"
 
     def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:

@@ -63,7 +63,7 @@ class LayoutChange:
     """Hand-written rule for the ``layout_block`` and ``layout_unblock`` families."""
 
     name = "layout"
-    version = 1
+    version = 2
     kind = "hand-written"
 
     def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:
