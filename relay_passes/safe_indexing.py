@@ -244,14 +244,14 @@ def _dynamic_strided_slice(rewriter: _Rewriter, call: Call) -> Any:
     """
     data, begin, end, strides = call.args
     emit, op = rewriter.emit, relax.op
-    zero, one = (make_constant(np.int64(v)) for v in (0, 1))
+    zero, one = (make_constant(np.array(v, np.int64)) for v in (0, 1))
     size = emit(op.shape_to_tensor(relax.ShapeExpr(list(data.ty.shape)[: _length(begin)])))
     longest = emit(op.maximum(size, one))
     strides = emit(op.where(emit(op.equal(strides, zero)), one, strides))
     strides = emit(op.minimum(strides, longest))
     strides = emit(op.maximum(strides, emit(op.negative(longest))))
     back = emit(op.less(strides, zero))
-    low = emit(op.where(back, make_constant(np.int64(-1)), zero))
+    low = emit(op.where(back, make_constant(np.array(-1, np.int64)), zero))
     high = emit(op.where(back, emit(op.subtract(size, one)), size))
     before = emit(op.subtract(emit(op.negative(size)), one))
 

@@ -25,7 +25,7 @@ class Before:
         with R.dataflow():
             a = R.exp(x)
             b = R.log(x)
-            c = R.add(b, x)  # noqa: F841
+            c = R.add(b, x)
             d = R.sqrt(a)
             R.output(d)
         return d

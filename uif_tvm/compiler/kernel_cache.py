@@ -53,10 +53,11 @@ class CompiledKernel:
     def to_bytes(self) -> bytes:
         """The file's content."""
         fields = asdict(self)
-        code = fields.pop("code")
+        code: bytes = fields.pop("code")
         text = json.dumps(fields).encode()
         body = _LENGTH.pack(len(text)) + text + code
-        return bytes(blake3(body).digest()) + body
+        digest: bytes = blake3(body).digest()
+        return digest + body
 
     @classmethod
     def from_bytes(cls, data: bytes) -> CompiledKernel | None:

@@ -20,8 +20,10 @@ def _truncated(x: Array, y: Array) -> Array:
     # Integer division rounds toward zero in TIR; NumPy's // rounds down.
     if x.dtype.kind in "iu":
         quotient = np.abs(x) // np.where(y == 0, 1, np.abs(y))
-        return (np.sign(x) * np.sign(y) * quotient).astype(x.dtype)
-    return np.divide(x, y)
+        signed: Array = np.sign(x) * np.sign(y) * quotient
+        return signed.astype(x.dtype)
+    ratio: Array = np.divide(x, y)
+    return ratio
 
 
 def _astype(x: Array, dtype: str) -> Array:

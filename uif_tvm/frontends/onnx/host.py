@@ -39,9 +39,9 @@ def host_call(
 
     if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
         return None
-    if not all(value is None or isinstance(value, (Known, Dynamic)) for value in inputs):
+    given = [value for value in inputs if isinstance(value, (Known, Dynamic))]
+    if len(given) != sum(value is not None for value in inputs):
         return None
-    given = [value for value in inputs if value is not None]
     if not all(is_static(value.shape) and _exchangeable(value.dtype) for value in given):
         return None
     model = one_node_model(node, domain, version, inputs)
