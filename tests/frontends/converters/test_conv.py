@@ -51,7 +51,7 @@ def test_convolution(x: Any, w: Any, attributes: dict[str, Any]) -> None:
         (data(1, 1, 3, 3), data(1, 2, 3, 3), {"strides": [3, 2], "output_shape": [10, 8]}),
         (data(1, 1, 3), data(1, 1, 4), {"strides": [2], "output_shape": [5]}),
         (data(1, 1, 3, 3), data(1, 1, 2, 2), {"dilations": [2, 3]}),
-        (data(1, 2, 3), data(2, 2, 2), {"strides": [3], "auto_pad": "SAME_UPPER"}),
+        (data(1, 2, 3), data(2, 2, 5), {"strides": [3], "auto_pad": "SAME_UPPER"}),
     ],
 )
 def test_transposed(x: Any, w: Any, attributes: dict[str, Any], constants: tuple[int, ...]) -> None:

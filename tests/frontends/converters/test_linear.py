@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from tests.frontends.onnx.harness import check, single
@@ -90,13 +91,18 @@ def test_batch_norm(constants: tuple[int, ...]) -> None:
     check(*single("BatchNormalization", inputs, opset=15, constants=constants))
 
 
+def test_local_response_norm() -> None:
+    model, inputs = single("LRN", [data(1, 5, 3, 3)], size=3)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    check(model, inputs, session.run(None, inputs))
+
+
 @pytest.mark.parametrize(
     ("op", "inputs", "attributes"),
     [
         ("InstanceNormalization", [data(2, 3, 5), data(3), data(3)], {}),
         ("GroupNormalization", [data(2, 4, 3, 3), data(4), data(4)], {"num_groups": 2}),
         ("LpNormalization", [data(2, 3)], {"axis": 1, "p": 1}),
-        ("LRN", [data(1, 5, 3, 3)], {"size": 3}),
         ("MeanVarianceNormalization", [data(2, 3, 4, 4)], {}),
     ],
 )

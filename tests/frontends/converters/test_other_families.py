@@ -29,7 +29,7 @@ def check_runtime(model: Any, inputs: dict[str, Any], **kwargs: Any) -> None:
 @pytest.mark.parametrize("condition", [True, False])
 def test_if_takes_the_branch_of_the_run(condition: bool) -> None:
     model, inputs = branching()
-    check(model, {**inputs, "c": np.array(condition)})
+    check_runtime(model, {**inputs, "c": np.array(condition)})
 
 
 def test_branches_of_different_shapes() -> None:

@@ -20,8 +20,7 @@ def accepts_or_refuses(model: Any, inputs: dict[str, Any]) -> bool:
     """Whether the model was imported; anything but a typed error propagates."""
     try:
         import_onnx(model, inputs)
-    except UifError as error:
-        assert str(error)
+    except UifError:
         return False
     return True
 

@@ -92,7 +92,7 @@ def _softplus(v: Any) -> Any:
 
 
 def _mish(v: Any) -> Any:
-    """v tanh(log(1 + e^v)) = v w / (w + 2) with w = e^v (e^v + 2); v itself where that overflows."""
+    """v tanh(log(1 + e^v)) = v w / (w + 2) with w = e^v (e^v + 2); v itself from 20 on."""
     grown = tirx.exp(tirx.Select(v > const(v, 20), const(v, 20), v))
     w = grown * (grown + const(v, 2))
     return tirx.Select(v > const(v, 20), v, v * (w / (w + const(v, 2))))

@@ -14,7 +14,7 @@ from tvm import relax, tirx
 from uif_tvm.errors import ImportModelError
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
 from uif_tvm.frontends.converters.registry import converter
-from uif_tvm.frontends.converters.shape import cut
+from uif_tvm.frontends.converters.slicing import cut
 from uif_tvm.frontends.onnx.values import (
     Dynamic,
     Known,

@@ -12,7 +12,7 @@ from uif_tvm.frontends.converters.context import NodeContext, Unsupported
 from uif_tvm.frontends.converters.dtypes import kind
 from uif_tvm.frontends.converters.padding import emit_pad
 from uif_tvm.frontends.converters.registry import converter
-from uif_tvm.frontends.converters.shape import cut
+from uif_tvm.frontends.converters.slicing import cut
 from uif_tvm.frontends.onnx.values import Dim, is_static, same_dim, shape_of, simplify
 
 LAYOUTS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}
@@ -247,12 +247,12 @@ def conv_transpose(ctx: NodeContext) -> relax.Expr:
     for lo, out, n, s, j in zip(before, outputs, extents, strides, taps, strict=True):
         first = max(min(lo // s, j - 1), 0)
         last = simplify(-((-(out + lo)) // s)) if isinstance(out, int) else None
-        tail = max(last - first - n, 0) if isinstance(last, int) else None
+        tail = max(last - n, 0) if isinstance(last, int) else None
         if tail is None:  # symbolic extent: the reach is that of the static part
             reach = simplify(out + lo - s * (n - 1))
             if not isinstance(reach, int):
                 raise Unsupported("this padding over a dimension that depends on the data")
-            tail = max(-(-reach // s) - 1 - first, 0)
+            tail = max(-(-reach // s) - 1, 0)
         left.append(j - 1 - first)
         right.append(tail)
         firsts.append(first)

@@ -24,7 +24,7 @@ from uif_tvm.frontends.converters.kernels import (
     scatter_rows,
 )
 from uif_tvm.frontends.converters.registry import converter
-from uif_tvm.frontends.converters.shape import cut
+from uif_tvm.frontends.converters.slicing import cut
 from uif_tvm.frontends.onnx.values import Dim, Dynamic, Known, same_dim, shape_of, simplify
 from uif_tvm.kernels.scan import inclusive_scan
 from uif_tvm.kernels.sorting import sort
@@ -313,7 +313,7 @@ def one_hot(ctx: NodeContext) -> relax.Expr:
     """``on`` at the index, ``off`` elsewhere, along a new axis."""
     depth = ctx.dims(1)[0]
     if not isinstance(depth, int):
-        raise Unsupported("a depth that arrives at run time")
+        depth = int(ctx.known(1, "the depth").reshape(-1)[0])
     rank = ctx.rank(0) + 1
     axis = ctx.axis(int(ctx.attrs.get("axis", -1)), rank)
 

@@ -9,7 +9,7 @@ from tvm import relax, te, tirx
 
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
 from uif_tvm.frontends.converters.registry import converter
-from uif_tvm.frontends.converters.shape import cut
+from uif_tvm.frontends.converters.slicing import cut
 from uif_tvm.frontends.onnx.values import Dim, shape_of, simplify
 
 

@@ -26,22 +26,36 @@ def _seed(ctx: NodeContext) -> int:
     return int(np.float32(given).view(np.uint32))
 
 
+MASK = 0xFFFFFFFF
+FACTOR = 0x45D9F3B
+"""Below 2^31, so that products of 32-bit numbers stay exact in int64."""
+
+
 def _mixed(value: Any) -> Any:
-    """A bijective scrambling of 32 bits (the finaliser of MurmurHash3)."""
+    """A scrambling of 32 bits, held in int64 (TVM folds wrapping uint32 products wrongly)."""
 
     def c(number: int) -> Any:
-        return tirx.const(number, "uint32")
+        return tirx.const(number, "int64")
 
-    value = (value ^ (value >> c(16))) * c(0x85EBCA6B)
-    value = (value ^ (value >> c(13))) * c(0xC2B2AE35)
+    for _ in range(2):
+        value = ((value ^ (value >> c(16))) * c(FACTOR)) & c(MASK)
     return value ^ (value >> c(16))
+
+
+def _mixed_number(value: int) -> int:
+    """:func:`_mixed` of a Python integer."""
+    value &= MASK
+    for _ in range(2):
+        value = ((value ^ (value >> 16)) * FACTOR) & MASK
+    return value ^ (value >> 16)
 
 
 def uniform_at(position: Any, seed: int, stream: int) -> Any:
     """A float32 in (0, 1) for an element's position."""
-    start = _mixed(tirx.const((seed + 0x9E3779B9 * (stream + 1)) & 0xFFFFFFFF, "uint32"))
-    bits = _mixed(_mixed(position.astype("uint32") ^ start) + start)
-    whole = (bits >> tirx.const(9, "uint32")).astype("float32") + tirx.const(0.5, "float32")
+    start = tirx.const(_mixed_number(seed + 0x9E3779B9 * (stream + 1)), "int64")
+    mask = tirx.const(MASK, "int64")
+    bits = _mixed((_mixed((position.astype("int64") & mask) ^ start) + start) & mask)
+    whole = (bits >> tirx.const(9, "int64")).astype("float32") + tirx.const(0.5, "float32")
     return whole * tirx.const(2.0**-23, "float32")
 
 

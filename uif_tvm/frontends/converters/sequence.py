@@ -9,7 +9,8 @@ from tvm import relax
 
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
 from uif_tvm.frontends.converters.registry import converter
-from uif_tvm.frontends.converters.shape import concat_aligned, cut
+from uif_tvm.frontends.converters.shape import concat_aligned
+from uif_tvm.frontends.converters.slicing import cut
 from uif_tvm.frontends.onnx.values import Absent, Dynamic, Known, SequenceValue, Value, shape_of
 
 

@@ -107,6 +107,9 @@ class GraphImporter:
 
     def constant(self, array: Array) -> relax.Expr:
         """A Relax constant, shared between uses of one array."""
+        if array.size == 0:  # TVM cannot store a constant of no elements
+            shape = relax.ShapeExpr(list(array.shape))
+            return self.bb.emit(relax.op.zeros(shape, str(array.dtype)))
         kept = self._constants.get(id(array))
         if kept is None:
             kept = (
@@ -216,10 +219,10 @@ class GraphImporter:
         try:
             results = self._evaluate(node, domain, version, inputs)
         except Unsupported as exc:
-            results = self._on_host(node, domain, version, inputs)
-            if results is None:
+            hosted = self._on_host(node, domain, version, inputs)
+            if hosted is None:
                 self._refuse(node, domain, exc.reason, exc.hint)
-                results = [Poison()] * len(node.output)
+            results = [Poison()] * len(node.output) if hosted is None else hosted
         except UifError:
             raise
         except Exception as exc:

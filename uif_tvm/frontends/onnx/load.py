@@ -55,7 +55,7 @@ def load_model(model: Any) -> LoadedModel:
             raise ImportModelError(
                 f"{path} is larger than protobuf's limit of 2 GiB",
                 code="UIF-IMPORT-FILE",
-                hint="save the weights as external data: onnx.save(..., save_as_external_data=True)",
+                hint="save the weights as external data, see onnx.save_model",
             )
         data = path.read_bytes()
     except (OSError, ValueError) as exc:
