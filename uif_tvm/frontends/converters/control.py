@@ -35,7 +35,8 @@ def if_(ctx: NodeContext) -> list[Value]:
     if known is not None:
         return ctx.importer.run_subgraph(then if bool(known.reshape(-1)[0]) else other, {})
     condition = ctx.cast(ctx.reshape(ctx.expr(0), ()), "bool")
-    sides, faults = [], []
+    sides: list[tuple[list[Value], relax.BindingBlock] | None] = []
+    faults: list[ImportModelError] = []
     for branch in (then, other):
         try:
             sides.append(ctx.importer.run_branch(branch))

@@ -173,7 +173,8 @@ def _phase_weights(
 
     def compute(w: te.Tensor) -> te.Tensor:
         def at(out: Any, inner: Any, *j: Any) -> Any:
-            rest, phases = out, []
+            phases: list[Any] = []
+            rest = out
             for s in reversed(strides):
                 phases.insert(0, tirx.floormod(rest, s))
                 rest = tirx.floordiv(rest, s)

@@ -80,7 +80,7 @@ def _transposed(ctx: NodeContext, index: int) -> Callable[[int], relax.Expr]:
     return swapped
 
 
-def _functions(ctx: NodeContext, kind: str, directions: int) -> list[tuple[Function, ...]]:
+def _functions(ctx: NodeContext, kind: str, directions: int) -> list[Any]:
     names = list(ctx.attrs.get("activations") or DEFAULTS[kind] * directions)
     each = len(DEFAULTS[kind])
     if names == DEFAULTS[kind] * (len(names) // each):
@@ -173,7 +173,7 @@ def _input_side(ctx: NodeContext, problem: Problem, direction: int) -> tuple[Any
 
 
 def run_direction(
-    ctx: NodeContext, problem: Problem, direction: int, acts: tuple[Function, ...], reverse: bool
+    ctx: NodeContext, problem: Problem, direction: int, acts: Any, reverse: bool
 ) -> list[relax.Expr]:
     """Outputs of one direction: (steps, batch, hidden) and final states (batch, hidden)."""
     xw, held = _input_side(ctx, problem, direction)
