@@ -46,6 +46,22 @@ def loop(name: str, extent: Any, body: Body, kind: str = "SERIAL") -> Any:
     return tirx.For(var, i64(0), extent, getattr(tirx.ForKind, kind), body(var))
 
 
+def named(name: str, value: Any, body: Body) -> Any:
+    """``name = value; body(name)``, computed once; plain integers and variables as they are.
+
+    A tile repeats its indices dozens of times, and TVM's passes take time by the size of each. A
+    plain binding would not help: the simplifier puts its value back. One that is read from memory
+    stays, and LLVM dissolves the memory.
+    """
+    from tvm import tirx
+
+    if isinstance(value, (int, tirx.Var, tirx.IntImm)):
+        return body(value)
+    slot = workspace(f"{name}_slot", (1,), "int64")
+    var = tirx.Var(name, "int64")
+    return seq(alloc(slot), write(slot, value, 0), tirx.Bind(var, read(slot, 0)), body(var))
+
+
 def branch(condition: Any, then: Any, otherwise: Any = None) -> Any:
     """``if condition: then else: otherwise``."""
     from tvm import tirx

@@ -96,15 +96,28 @@ def emit_window(nest: WindowNest) -> Any:
     bands = -(-rows // nest.rows)
 
     def task(index: Any) -> Any:
-        band, channel = index % bands, index // bands % count
-        image = index // (bands * count)
-        first = band * nest.rows
-        height: Any = nest.rows
-        if rows % nest.rows:
-            from tvm import tirx
+        def band(image: Any, channel: Any, first: Any) -> Any:
+            height: Any = nest.rows
+            if rows % nest.rows:
+                from tvm import tirx
 
-            height = tirx.min(tir.i64(nest.rows), tir.i64(rows) - first)
-        return tir.loop("row", height, lambda r: _row(nest, image, channel, first + r))
+                height = tirx.min(tir.i64(nest.rows), tir.i64(rows) - first)
+            return tir.loop(
+                "row",
+                height,
+                lambda r: tir.named("y", first + r, lambda y: _row(nest, image, channel, y)),
+            )
+
+        first = index % bands * nest.rows
+        return tir.named(
+            "image",
+            index // (bands * count),
+            lambda image: tir.named(
+                "channel",
+                index // bands % count,
+                lambda channel: tir.named("first", first, lambda at: band(image, channel, at)),
+            ),
+        )
 
     return tir.loop("task", batch * count * bands, task, "PARALLEL" if nest.parallel else "SERIAL")
 
@@ -177,7 +190,11 @@ def _tile(
         return _taps(nest, p, tap, partials, known is not None)
 
     low, high = _row_bounds(nest, row)
-    body = tir.loop("p", high - low, lambda p: taps_of(low + p))
+
+    def all_taps(low: Any) -> Any:
+        return tir.loop("p", high - low, lambda p: tir.named("tap_row", low + p, taps_of))
+
+    body = tir.named("low", low, all_taps)
     merged = []
     if nest.merge:
         for i in range(size):

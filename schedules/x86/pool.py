@@ -23,7 +23,7 @@ class BlockedPool:
     """Hand-written rule for the ``max_pool_blocked`` and ``sum_pool_blocked`` families."""
 
     name = "pool"
-    version = 2
+    version = 9
     kind = "hand-written"
 
     def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:

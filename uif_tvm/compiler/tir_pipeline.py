@@ -1,4 +1,4 @@
-"""TVM's lowering pipeline with two steps of ours: vector math, and ``local`` kept on the stack.
+"""Lowering of CPU kernels: TVM's steps that matter there, vector math, ``local`` on the stack.
 
 A ``local`` buffer is a schedule's word for "registers, or failing that the stack": accumulators of
 a register tile, the partial sums of one row. TVM 0.27 turns each of them into a call of the
@@ -22,23 +22,65 @@ MAX_STACK_BYTES = 128 << 10
 
 def register() -> str:
     """Make the pipeline known to TVM (once is enough) and return its name."""
-    from tvm.s_tir.pipeline import default_s_tir_pipeline
+    from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
     def factory() -> Any:
-        pipeline, finish_host, finish_device = default_s_tir_pipeline()
-
         def finish() -> Any:
             from tvm import ir
 
-            return ir.transform.Sequential([keep_locals(), expand_math(), finish_host()])
+            return ir.transform.Sequential([keep_locals(), expand_math(), finalize_host_passes()])
 
-        return pipeline, finish, finish_device
+        return _lower(), finish, finalize_device_passes
 
     allow_vectors()
     if PIPELINE not in PIPELINE_MAP:
         register_tir_pipeline(PIPELINE, factory)
     return PIPELINE
+
+
+def _lower() -> Any:
+    """TVM's default lowering without the steps that only other processors need.
+
+    Left out, with what each is for: thread bindings and virtual threads, shared memory, tensor
+    cores, asynchronous copies, double buffering and software pipelines. Left out although it
+    changes code for processors: hoisting conditions out of loops, which LLVM does as well and
+    which took a third of the time.
+    """
+    from tvm import ir, s_tir, tirx
+
+    block, plain = s_tir.transform, tirx.transform
+    return ir.transform.Sequential(
+        [
+            block.CanonicalizeLoop(),
+            block.LowerInitBlock(),
+            block.PlanAndUpdateBufferAllocationLocation(),
+            block.ConvertBlocksToOpaque(),
+            block.CompactBufferAllocation(),
+            block.LowerMatchBuffer(),
+            block.StmtSimplify(),
+            block.AnnotateIrregularLoop(),
+            block.LowerOpaqueBlock(),
+            plain.FlattenBuffer(),
+            plain.BF16ComputeLegalize(),
+            plain.NarrowDataType(32),
+            block.LoopPartition(),
+            plain.VectorizeLoop(True),
+            plain.StorageRewrite(),
+            plain.UnrollLoop(),
+            plain.StmtSimplify(),
+            plain.RemoveNoOp(),
+            block.RewriteUnsafeSelect(),
+            plain.CommonSubexprElim(),
+            plain.FP8ComputeLegalize(),
+            plain.VerifyMemory(),
+            plain.AnnotateEntryFunc(),
+            plain.SplitHostDevice(),
+            plain.MakePackedAPI(),
+            plain.FP8StorageLegalize(),
+            plain.BF16StorageLegalize(),
+        ]
+    )
 
 
 def keep_locals() -> Any:

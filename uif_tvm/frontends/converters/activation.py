@@ -244,11 +244,8 @@ def hard_sigmoid(ctx: NodeContext) -> relax.Expr:
     scaled = ctx.emit(relax.op.multiply(ctx.expr(0), ctx.const(ctx.attrs["alpha"], dtype)))
     shifted = ctx.emit(relax.op.add(scaled, ctx.const(ctx.attrs["beta"], dtype)))
 
-    def limited(v: Any) -> Any:
-        low = tirx.Select(v < const(v, 0), const(v, 0), v)
-        return tirx.Select(low > const(v, 1), const(v, 1), low)
-
-    return each(ctx, shifted, limited, "clip")
+    low = each(ctx, shifted, lambda v: tirx.Select(v < const(v, 0), const(v, 0), v), "clip")
+    return each(ctx, low, lambda v: tirx.Select(v > const(v, 1), const(v, 1), v), "clip")
 
 
 @converter("LeakyRelu")

@@ -290,25 +290,20 @@ def clip(ctx: NodeContext) -> relax.Expr:
     """Clamp to [min, max]; NaN stays NaN."""
     dtype = ctx.dtype(0)
     low, high = _bound(ctx, 1, "min"), _bound(ctx, 2, "max")
-    if all(bound is None or isinstance(bound, (int, float)) for bound in (low, high)):
-
-        def limited(v: Any) -> Any:
-            result = v
-            for bound, larger in ((low, True), (high, False)):
-                if bound is not None:
-                    edge = tirx.const(bound, dtype)
-                    result = tirx.Select(result < edge if larger else result > edge, edge, result)
-            return result
-
-        return (
-            ctx.expr(0) if low is None and high is None else each(ctx, ctx.expr(0), limited, "clip")
-        )
     result = ctx.expr(0)
     for bound, larger in ((low, True), (high, False)):
-        if bound is not None:
-            other = ctx.const(bound, dtype) if isinstance(bound, (int, float)) else bound
-            result = pairwise(ctx, result, other, _pick(larger), "clip")
+        if isinstance(bound, (int, float)):
+            result = each(ctx, result, _limit(bound, dtype, larger), "clip")
+        elif bound is not None:
+            result = pairwise(ctx, result, bound, _pick(larger), "clip")
     return result
+
+
+def _limit(bound: float, dtype: str, larger: bool) -> Callable[[Any], Any]:
+    """The larger (smaller) of an element and ``bound``; one kernel a bound, so that none repeats
+    the other's expression."""
+    edge = tirx.const(bound, dtype)
+    return lambda v: tirx.Select(v < edge if larger else v > edge, edge, v)
 
 
 def _bound(ctx: NodeContext, index: int, attribute: str) -> float | int | relax.Expr | None:
