@@ -224,10 +224,11 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
         key = ("lift", kernel, width)
         if key not in self._kernels:
             found = lift(self._mod[kernel], width)
-            if not isinstance(found, str):
+            if isinstance(found, str):
+                self._kernels[key] = found
+            else:
                 var = self.builder_.add_func(found.func, f"{kernel.name_hint}_blocked")
-                found = LiftedKernel(var, found.axes, found.elementwise)
-            self._kernels[key] = found
+                self._kernels[key] = LiftedKernel(var, found.axes, found.elementwise)
         made: LiftedKernel | str = self._kernels[key]
         return made
 

@@ -316,7 +316,9 @@ def softmax(ctx: NodeContext) -> relax.Expr:
 
 
 def _softmax(ctx: NodeContext) -> Callable[..., relax.Expr]:
-    return relax.op.nn.log_softmax if ctx.op_type == "LogSoftmax" else relax.op.nn.softmax
+    log = ctx.op_type == "LogSoftmax"
+    op: Callable[..., relax.Expr] = relax.op.nn.log_softmax if log else relax.op.nn.softmax
+    return op
 
 
 @converter("Softmax", "LogSoftmax", until=12)

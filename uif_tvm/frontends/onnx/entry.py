@@ -143,14 +143,15 @@ def input_specs(declared: Sequence[Any], dummy_input: Any) -> list[TensorSpec]:
         fixed = [d.HasField("dim_value") and d.dim_value >= 0 for d in tensor.shape.dim]
         dims = [d.dim_value if f else None for d, f in zip(tensor.shape.dim, fixed, strict=True)]
         if value.name not in given:
-            if dummy_input is not None or None in dims or not tensor.HasField("shape"):
+            static = tuple(dim for dim in dims if dim is not None)
+            if dummy_input is not None or len(static) < len(dims) or not tensor.HasField("shape"):
                 raise ImportModelError(
                     f"no example for input {value.name!r}, whose shape is not static",
                     code="UIF-IMPORT-INPUT",
                     op=value.name,
                     hint=f"dummy_input must give {', '.join(names)}",
                 )
-            specs.append(TensorSpec(value.name, tuple(dims), dtype))
+            specs.append(TensorSpec(value.name, static, dtype))
             continue
         array = given[value.name]
         shape, actual = tuple(int(dim) for dim in array.shape), str(array.dtype)

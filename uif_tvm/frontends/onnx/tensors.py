@@ -44,7 +44,8 @@ def numpy_dtype(data_type: int, what: str) -> np.dtype[Any]:
             hint="cut the text processing off the model and run it on the host",
         )
     try:
-        return np.dtype(helper.tensor_dtype_to_np_dtype(data_type))
+        dtype: np.dtype[Any] = np.dtype(helper.tensor_dtype_to_np_dtype(data_type))
+        return dtype
     except (KeyError, ValueError, TypeError) as exc:
         raise ImportModelError(
             f"{what}: element type {data_type} does not exist", code="UIF-IMPORT-TENSOR"
@@ -190,4 +191,5 @@ def numpy_dtype_named(name: str) -> np.dtype[Any]:
     except TypeError:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype

@@ -149,7 +149,8 @@ def split(cx: Emitter, x: Any, sizes: Any, dim: int = 0) -> Any:
     """Consecutive parts of an axis, uneven ones too."""
     rank = len(cx.shape(x))
     axis = dim % rank
-    parts, start = [], 0
+    parts: list[Any] = []
+    start: Any = 0
     for index, meta in enumerate(cx.out):
         shape = cx.dims(meta.shape)
         stop = start + shape[axis]
