@@ -210,6 +210,7 @@ def _compile(imported: ImportedModel, context: CompileContext, tell: Progress) -
             source=imported.source,
             source_ops=dict(imported.op_histogram),
             removed_ops=dict(imported.removed),
+            specialised_inputs=list(imported.specialised),
         ),
         entry="main",
         weights=dict(zip(names, compiled.weights, strict=True)),

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.frontends.torch.running import run
-from uif_tvm.errors import ArtifactIOError, ImportModelError
+from uif_tvm.errors import ImportModelError
 from uif_tvm.frontends.torch import import_torch
 from uif_tvm.frontends.torch.archive import load_archive
 
@@ -85,7 +85,7 @@ def test_saved_program_loads_and_runs(saved: Path, model: torch.nn.Module) -> No
 
 
 def test_missing_and_foreign_files(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactIOError, match="cannot read"):
+    with pytest.raises(ImportModelError, match="cannot read"):
         import_torch(tmp_path / "none.pt2")
     path = tmp_path / "text.pt2"
     path.write_text("no archive")

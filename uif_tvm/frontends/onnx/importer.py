@@ -223,8 +223,8 @@ class GraphImporter:
             if hosted is None:
                 self._refuse(node, domain, exc.reason, exc.hint)
             results = [Poison()] * len(node.output) if hosted is None else hosted
-        except UifError:
-            raise
+        except (UifError, ImportError):
+            raise  # an ImportError is a fault of the installation, not of the node
         except Exception as exc:
             detail = _reason(exc)
             raise ImportModelError(

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from uif_tvm.errors import ArtifactIOError, ImportModelError
+from uif_tvm.errors import ImportModelError
 
 #: An archive member may not unpack to more than this many times its stored size.
 _MAX_EXPANSION = 200
@@ -57,14 +57,15 @@ def load_archive(path: str | os.PathLike[str]) -> torch.export.ExportedProgram:
     """The program in a ``.pt2`` file.
 
     Raises:
-        ArtifactIOError: the file cannot be read.
-        ImportModelError: it is damaged, unsafe, or not an exported program.
+        ImportModelError: the file cannot be read, is damaged, unsafe, or no exported program.
     """
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise ArtifactIOError(
-            f"cannot read {os.fspath(path)}: {error.strerror or error}", stage="import"
+        raise ImportModelError(
+            f"cannot read {os.fspath(path)}: {error.strerror or error}",
+            code="UIF-IMPORT-FILE",
+            hint="pass the path of a .pt2 file",
         ) from error
     try:
         with warnings.catch_warnings():
