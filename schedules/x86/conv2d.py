@@ -36,7 +36,7 @@ class BlockedConv2d:
     """Hand-written rule for the ``conv2d_blocked`` family."""
 
     name = "conv2d"
-    version = 2
+    version = 3
     kind = "hand-written"
 
     def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:
@@ -204,11 +204,12 @@ def _unit(place: _Place, start: Any, size: int) -> Any:
     """One unit: ``size`` pixels of a flat plane, or all tiles of ``size`` rows."""
     tiling = place.nest.tiling
     if tiling.flat:
-        return _tile(place, [(tir.i64(0), start + i) for i in range(size)])
+        return _tile(place, [(tir.i64(0), start + i) for i in range(size)], size)
     columns = tiling.columns
 
     def at(column: Any, width: int) -> Any:
-        return _tile(place, [(start + r, column + c) for r in range(size) for c in range(width)])
+        pixels = [(start + r, column + c) for r in range(size) for c in range(width)]
+        return _tile(place, pixels, width)
 
     narrow, first = columns.count - columns.wide, columns.wide * columns.size
     return tir.seq(
@@ -217,12 +218,13 @@ def _unit(place: _Place, start: Any, size: int) -> Any:
     )
 
 
-def _tile(place: _Place, pixels: list[tuple[Any, Any]]) -> Any:
+def _tile(place: _Place, pixels: list[tuple[Any, Any]], width: int) -> Any:
     """One register tile: clear, accumulate, write through the epilogue.
 
     Args:
         place: see :class:`_Place`.
-        pixels: output row and column of each pixel.
+        pixels: output row and column of each pixel, row by row.
+        width: pixels in each row.
     """
     nest, lanes, vectors = place.nest, place.nest.lanes, place.vectors
     acc = tir.Registers("acc", len(pixels) * vectors, lanes, nest.dtype)
@@ -256,8 +258,8 @@ def _tile(place: _Place, pixels: list[tuple[Any, Any]]) -> Any:
         for v in range(vectors)
     ]
     store = [
-        acc.store(i * vectors + v, nest.kernel, where(row, column, v))
-        for i, (row, column) in enumerate(pixels)
+        acc.store([i * vectors + v for i in range(n, n + width)], nest.kernel, where(*pixels[n], v))
+        for n in range(0, len(pixels), width)
         for v in range(vectors)
     ]
     return tir.seq(*acc.alloc(), *acc.fill(0.0), *fetch, _reduce(nest, multiply), *store)

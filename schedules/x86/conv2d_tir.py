@@ -11,6 +11,9 @@ from typing import Any
 
 Body = Callable[[Any], Any]
 
+#: Element-wise stages from which an epilogue is worth a loop of its own.
+LONG_EPILOGUE = 4
+
 
 def i64(value: int) -> Any:
     """A 64-bit integer constant."""
@@ -140,29 +143,53 @@ class Registers:
         splatted = splat(tirx.const(value, str(self.buffers[0].dtype)), self.lanes)
         return [self.write(slot, splatted) for slot in range(len(self.buffers))]
 
-    def store(self, slot: int, kernel: Any, at: list[Any]) -> Any:
-        """``result[at, lane] = epilogue(vector[lane])`` for all lanes at once.
+    def store(self, slots: list[int], kernel: Any, at: list[Any]) -> Any:
+        """``result[.., column + i, lane] = epilogue(vector i [lane])`` for a run of pixels.
+
+        A long epilogue is written once, in a loop over copies of the vectors in memory: repeated
+        for every pixel it would take most of the compile time, and the copies cost one store and
+        one load beside its many operations.
 
         Args:
-            slot: which vector.
+            slots: which vectors, one a pixel.
             kernel: the :class:`~schedules.x86.conv2d_fused.FusedKernel`.
-            at: indices of the result, all but the lane.
+            at: indices of the first pixel's result, all but the lane.
         """
+        *before, column = at
+        if len(slots) == 1 or kernel.fused_blocks < LONG_EPILOGUE:
+            stores = [
+                self._finished(kernel, [*before, column + i], lambda n, s=slot: read(s, n))
+                for i, slot in enumerate(self.buffers[slot] for slot in slots)
+            ]
+            return seq(*stores)
+        dtype = str(self.buffers[0].dtype)
+        copies = workspace("staged", (len(slots), self.lanes), dtype, "local")
+        lane = lanes_from(0, self.lanes)
+        copied = [write(copies, self.read(slot), i, lane) for i, slot in enumerate(slots)]
 
+        def pixel(i: Any) -> Any:
+            return self._finished(kernel, [*before, column + i], lambda n: read(copies, i, n))
+
+        return seq(alloc(copies), *copied, loop("pixel", len(slots), pixel))
+
+    def _finished(self, kernel: Any, at: list[Any], value: Body) -> Any:
         def lane_body(lane: Any) -> Any:
-            value = read(self.buffers[slot], lane)
             indices = [i64(i) if isinstance(i, int) else i for i in (*at, lane)]
-            statements, result = kernel.epilogue(indices, value)
+            statements, result = kernel.epilogue(indices, value(lane))
             return seq(*statements, write(kernel.result, result, *indices))
 
         return loop("lane", self.lanes, lane_body, "VECTORIZED")
 
 
-def workspace(name: str, shape: tuple[int, ...], dtype: str) -> Any:
-    """A buffer in memory, private to the thread when allocated inside a parallel loop."""
+def workspace(name: str, shape: tuple[int, ...], dtype: str, scope: str = "global") -> Any:
+    """A buffer in memory, private to the thread when allocated inside a parallel loop.
+
+    Args:
+        scope: ``"global"``, or ``"local"`` for one that is to lie on the stack whatever its size.
+    """
     from tvm import tirx
 
-    return tirx.decl_buffer([i64(extent) for extent in shape], dtype, name=name)
+    return tirx.decl_buffer([i64(extent) for extent in shape], dtype, name=name, scope=scope)
 
 
 def alloc(buffer: Any) -> Any:

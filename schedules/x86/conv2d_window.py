@@ -201,10 +201,9 @@ def _tile(
             for part in range(1, partials):
                 total = nest.merge(acc.read(i * partials), acc.read(i * partials + part))
                 merged.append(acc.write(i * partials, total))
-    store = [
-        acc.store(i * partials, nest.kernel, [image, channel, row, start + i]) for i in range(size)
-    ]
-    return tir.seq(*acc.alloc(), *acc.fill(nest.initial), body, *merged, *store)
+    slots = [i * partials for i in range(size)]
+    store = acc.store(slots, nest.kernel, [image, channel, row, start])
+    return tir.seq(*acc.alloc(), *acc.fill(nest.initial), body, *merged, store)
 
 
 def _taps(nest: WindowNest, p: Any, tap: Any, partials: int, edge: bool) -> Any:

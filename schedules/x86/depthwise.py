@@ -23,7 +23,7 @@ class BlockedDepthwise:
     """Hand-written rule for the ``depthwise_blocked`` family."""
 
     name = "depthwise"
-    version = 9
+    version = 3
     kind = "hand-written"
 
     def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:

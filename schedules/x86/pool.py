@@ -23,7 +23,7 @@ class BlockedPool:
     """Hand-written rule for the ``max_pool_blocked`` and ``sum_pool_blocked`` families."""
 
     name = "pool"
-    version = 9
+    version = 3
     kind = "hand-written"
 
     def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:
