@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tvm
@@ -15,6 +18,20 @@ from uif_tvm.compiler.vector_math import allow_vectors, expand_math
 
 def test_registering_twice_is_once() -> None:
     assert tir_pipeline.register() == tir_pipeline.register() == tir_pipeline.PIPELINE
+
+
+def test_many_threads_may_register_at_once() -> None:
+    # In a process of its own: here the pipeline is known already.
+    code = (
+        "import sys, threading; sys.setswitchinterval(1e-6)\n"
+        "import tvm.relax; from uif_tvm.compiler import tir_pipeline\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "gate = threading.Barrier(8)\n"
+        "def go(_): gate.wait(); return tir_pipeline.register()\n"
+        "print(set(ThreadPoolExecutor(8).map(go, range(8))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "{'uif'}", done.stderr
 
 
 def with_temporary(size: int, scope: str) -> tirx.PrimFunc:

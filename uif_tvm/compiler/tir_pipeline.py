@@ -9,12 +9,15 @@ registers. This pipeline marks them so that the code generator makes plain stack
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from uif_tvm.compiler.vector_math import KEEP_ON_STACK, allow_vectors, expand_math
 
 #: Pass this to ``tvm.tirx.build`` after :func:`register`.
 PIPELINE = "uif"
+
+_registering = threading.Lock()
 
 #: Stack slots above this size would overflow the stacks of worker threads.
 MAX_STACK_BYTES = 128 << 10
@@ -33,9 +36,11 @@ def register() -> str:
 
         return _lower(), finish, finalize_device_passes
 
-    allow_vectors()
-    if PIPELINE not in PIPELINE_MAP:
-        register_tir_pipeline(PIPELINE, factory)
+    # Kernels compile on several threads, and TVM refuses a second registration.
+    with _registering:
+        if PIPELINE not in PIPELINE_MAP:
+            allow_vectors()
+            register_tir_pipeline(PIPELINE, factory)
     return PIPELINE
 
 
