@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from uif_tvm.target.schedule import FAMILY_ATTR
+from uif_tvm.target.schedule import FAMILY_ATTR, OTHER_FAMILY
 from uif_tvm.target.spec import Refusal
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def find_anchor(sch: Schedule, family: str) -> BlockFacts | Refusal:
     """The only block of ``family``; a kernel with none or several is refused."""
     found = [facts for facts in child_blocks(sch) if facts.family == family]
     if len(found) != 1:
-        return Refusal("not-this-family", f"{len(found)} blocks of family {family!r}, need 1")
+        return Refusal(OTHER_FAMILY, f"{len(found)} blocks of family {family!r}, need 1")
     return found[0]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from uif_tvm.target.schedule import FAMILY_ATTR
+from uif_tvm.target.schedule import FAMILY_ATTR, OTHER_FAMILY
 from uif_tvm.target.spec import Refusal
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def read_fused(func: PrimFunc, families: tuple[str, ...]) -> FusedKernel | Refus
                 variables = [item.var for item in block.iter_vars]
                 chain[block.writes[0].source] = (variables, _elementwise_value(block))
         if anchor is None:
-            return Refusal("family", f"no block of family {' or '.join(families)}")
+            return Refusal(OTHER_FAMILY, f"no block of family {' or '.join(families)}")
         inputs, result = _inputs(anchor), _result(func, anchor, chain)
         kernel = FusedKernel(func, anchor, family, inputs, result, chain)
         _check(kernel)

@@ -21,7 +21,7 @@ from uif_tvm.schedules._common.parallel import fuse_all, parallel_pays
 from uif_tvm.schedules._common.tails import peel_tails
 from uif_tvm.schedules.x86.prefetch import MIN_ROW_TILES, prefetch_next_panel
 
-from uif_tvm.target.schedule import Scheduled
+from uif_tvm.target.schedule import OTHER_FAMILY, Scheduled
 from uif_tvm.target.spec import Refusal
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class PackedMatmul:
     def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:
         """See the module text."""
         if family_of(func) != "packed_matmul":
-            return Refusal("not-this-family", "no packed matmul in this kernel")
+            return Refusal(OTHER_FAMILY, "no packed matmul in this kernel")
         sch = open_schedule(func)
         if isinstance(sch, Refusal):
             return sch
@@ -93,7 +93,7 @@ class BatchMatmul:
     def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:
         """See the module text; a panel of ``y`` is packed just before its row tiles need it."""
         if family_of(func) != "batch_matmul":
-            return Refusal("not-this-family", "no batched matmul in this kernel")
+            return Refusal(OTHER_FAMILY, "no batched matmul in this kernel")
         sch = open_schedule(func)
         if isinstance(sch, Refusal):
             return sch

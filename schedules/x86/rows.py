@@ -20,7 +20,7 @@ from uif_tvm.schedules._common.blocks import (
 from uif_tvm.schedules._common.parallel import fuse_all, parallel_pays, vector_factor
 from uif_tvm.schedules._common.tails import peel_tails
 
-from uif_tvm.target.schedule import Scheduled
+from uif_tvm.target.schedule import OTHER_FAMILY, Scheduled
 from uif_tvm.target.spec import Machine, Refusal
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class RowKernel:
         from tvm.s_tir.schedule import ScheduleError
 
         if family_of(func) != _FAMILY:
-            return Refusal("not-this-family", "no row stages in this kernel")
+            return Refusal(OTHER_FAMILY, "no row stages in this kernel")
         sch = open_schedule(func)
         if isinstance(sch, Refusal):
             return sch

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from uif_tvm.errors import CompileError, UifError
-from uif_tvm.target.schedule import Scheduled
+from uif_tvm.target.schedule import OTHER_FAMILY, Scheduled
 from uif_tvm.target.spec import Refusal
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Selection:
         scheduled: the scheduled kernel.
         code: its object code.
         rule: the rule that made it.
-        declined: rules that refused, each with its reason.
+        declined: rules that refused though the kernel is of their family, each with its reason.
         crashed: rules that failed instead of refusing, or whose kernel could not be built: faults
             of ours that cost speed, not the export, and that reports show.
     """
@@ -53,13 +53,14 @@ def select(
         CompileError: no rule applied, or no kernel could be built.
     """
     declined: list[str] = []
+    telling: list[str] = []
     crashed: list[str] = []
     for rule in target.schedules:
         try:
             result = rule.apply(func, target)
             if isinstance(result, Scheduled):
                 code = build(result.func)
-                return Selection(result, code, rule, tuple(declined), tuple(crashed))
+                return Selection(result, code, rule, tuple(telling), tuple(crashed))
             if not isinstance(result, Refusal):
                 raise TypeError(f"returned {type(result).__name__}, not Scheduled or Refusal")
         except UifError:
@@ -70,6 +71,8 @@ def select(
             crashed.append(f"{rule.name}: {type(error).__name__}: {error}")
         else:
             declined.append(f"{rule.name}: {result}")
+            if result.code != OTHER_FAMILY:
+                telling.append(declined[-1])
     reasons = "".join(f"\n  - {reason}" for reason in declined + crashed)
     raise CompileError(
         f"no schedule rule makes kernel {name}:{reasons}",

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: the kernel family's name and rules match on it.
 FAMILY_ATTR = "uif.family"
 
+#: Refusal code of a rule that is made for another kind of kernel; reports leave such out.
+OTHER_FAMILY = "family"
+
 
 @dataclass(frozen=True)
 class Conv2dProblem:
