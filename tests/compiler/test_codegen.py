@@ -11,9 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 import tvm
-from tvm import te
+from tvm import te, tirx
 
-import uif_tvm
 from tests.models import fake_target
 from uif_tvm.compiler import codegen
 from uif_tvm.compiler.codegen import KernelCompiler, buffer_bytes, kernel_key, kernel_symbol
@@ -74,15 +73,23 @@ def test_key_changes_with_everything_that_makes_the_code(monkeypatch):
         kernel_key(func, replace(CPU, tvm_target={"kind": "llvm", "mcpu": "znver9"})),
         kernel_key(func, replace(CPU, schedules=CPU.schedules[-1:])),
     }
-    for module, name, value in (
-        (codegen, "CODEGEN_VERSION", -1),
-        (codegen, "__version__", "9"),
-        (codegen.tvm, "__version__", "9"),
-    ):
+    for module, name, value in ((codegen, "toolchain", lambda target: "another"),):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, value)
             keys.add(kernel_key(func, CPU))
-    assert len(keys) == 8
+    assert len(keys) == 6
+
+
+def test_key_sees_block_names_and_the_sign_of_zero():
+    def choosing(constant, name="y"):
+        x = te.placeholder((4,), name="x")
+        zero = tirx.FloatImm("float32", constant)
+        y = te.compute((4,), lambda i: tirx.Select(x[i] > x[0], x[i], zero), name=name)
+        return te.create_prim_func([x, y])
+
+    keys = {kernel_key(f, CPU) for f in (choosing(0.0), choosing(-0.0), choosing(0.0, "z"))}
+    assert len(keys) == 3
+    assert kernel_key(choosing(0.0), CPU) in keys
 
 
 def test_key_does_not_change_with_the_targets_name():
@@ -170,7 +177,3 @@ def test_bytes_of_parameters():
     assert buffer_bytes(kernel(size=10, dtype="float16", body=lambda v: v)) == 40
     symbolic = te.var("n")
     assert buffer_bytes(kernel(size=symbolic)) == 8  # unknown extents count as one
-
-
-def test_version_is_the_packages():
-    assert codegen.__version__ == uif_tvm.__version__

@@ -41,6 +41,12 @@ def faults(
     return found
 
 
+def _largest(values: NDArray[Any]) -> float:
+    """Largest finite magnitude; an infinity must not make every difference tolerable."""
+    finite = np.abs(values[np.isfinite(values)])
+    return float(finite.max()) if finite.size else 0.0
+
+
 def _fault(ours: NDArray[Any], theirs: NDArray[Any], noise: float, quantised: bool) -> str | None:
     if ours.shape != theirs.shape:
         return f"shape {list(ours.shape)}, expected {list(theirs.shape)}"
@@ -53,7 +59,7 @@ def _fault(ours: NDArray[Any], theirs: NDArray[Any], noise: float, quantised: bo
         return None
     if quantised:
         return _quantised_fault(ours, theirs)
-    atol = max(ATOL, ATOL_OF_LARGEST * float(np.nanmax(np.abs(theirs))), 2 * noise)
+    atol = max(ATOL, ATOL_OF_LARGEST * _largest(theirs), 2 * noise)
     if np.allclose(ours, theirs, rtol=RTOL, atol=atol, equal_nan=True):
         return None
     worst = float(np.nanmax(np.abs(ours - theirs))) if np.isfinite(ours).any() else float("nan")

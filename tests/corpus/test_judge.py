@@ -66,3 +66,10 @@ def test_quantised_models_are_judged_by_distance_and_argmax():
 
 def test_number_of_outputs():
     assert faults([], [REFERENCE]) == ["0 outputs, expected 1"]
+
+
+def test_an_infinity_in_the_reference_excuses_nothing():
+    theirs = np.array([-np.inf, 1.0, 2.0, 3.0], np.float32)
+    ours = np.array([-np.inf, 100.0, -50.0, 7.0], np.float32)
+    assert faults([ours], [theirs])
+    assert not faults([theirs], [theirs])

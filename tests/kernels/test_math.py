@@ -94,6 +94,14 @@ def test_special_values(name: str, compiled: dict[str, Any]) -> None:
         np.testing.assert_array_equal(np.signbit(result[signed_zero]), [False, True])
 
 
+@pytest.mark.parametrize("name", ["tanh", "erf"])
+def test_saturation_is_exact(name: str, compiled: Any) -> None:
+    # 1 - tanh(x) multiplied by a large x must be 0, as in the tails of GELU.
+    far = np.resize(np.float32([20.0, 1e6, 3e38, np.inf]), SPECIAL.shape)
+    np.testing.assert_array_equal(evaluate(compiled[name], far), np.ones_like(far))
+    np.testing.assert_array_equal(evaluate(compiled[name], -far), -np.ones_like(far))
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_no_library_calls_are_left(name: str) -> None:
     text = assembly(scheduled(Generic(), kernel(name), WIDE), "x86-64-v4")

@@ -85,7 +85,9 @@ def run_module(
             for var, func in functions.items()
         }
     )
-    library = relax.build(mod, host_target(), relax_pipeline="default_build")
+    library = relax.build(
+        mod, host_target(), relax_pipeline="default_build", tir_pipeline=tir_pipeline.register()
+    )
     machine = relax.VirtualMachine(library, tvm.cpu())
     result = machine["main"](*[tvm.runtime.tensor(x) for x in inputs])
     results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)

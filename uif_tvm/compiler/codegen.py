@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import tvm
 import tvm_ffi
 from blake3 import blake3
-from tvm import tirx
+from tvm import s_tir, tirx
 
-from uif_tvm import __version__
 from uif_tvm.compiler import tir_pipeline
+from uif_tvm.compiler.fingerprint import toolchain
 from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
 from uif_tvm.compiler.select import select
 from uif_tvm.errors import EnvironmentFault
@@ -31,26 +31,43 @@ from uif_tvm.target.spec import dtype_bytes
 if TYPE_CHECKING:
     from uif_tvm.target.spec import TargetSpec
 
-#: Raised whenever the same PrimFunc and schedule would yield other object code.
-CODEGEN_VERSION = 3
 _READABLE = 48
 
 
 def kernel_key(func: tirx.PrimFunc, target: TargetSpec) -> str:
-    """Digest of everything the object code depends on."""
+    """Digest of everything the object code depends on.
+
+    TVM's structural hash sees neither the names of blocks, which some rules go by, nor the sign
+    of a zero; both are added.
+    """
     bare = func.without_attr("global_symbol") if "global_symbol" in func.attrs else func
     buffers = [
         (str(param.dtype), [str(extent) for extent in param.shape]) for param in buffers_of(bare)
     ]
     parts = {
         "func": tvm_ffi.structural_hash(bare),
+        "details": _details(bare),
         "buffers": buffers,
         "target": dict(target.tvm_target),
         "machine": repr(target.machine),
         "schedules": target.schedule_version,
-        "versions": (tvm.__version__, __version__, CODEGEN_VERSION),
+        "toolchain": toolchain(target),
     }
     return blake3(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def _details(func: tirx.PrimFunc) -> list[str]:
+    """Block names and floating-point constants, in order."""
+    found: list[str] = []
+
+    def block(node: Any) -> None:
+        found.append(str(node.name_hint))
+
+    def constant(node: Any) -> None:
+        found.append(repr(float(node.value)))
+
+    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, block), (tirx.FloatImm, constant)])
+    return found
 
 
 def kernel_symbol(hint: str, key: str) -> str:

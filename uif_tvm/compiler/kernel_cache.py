@@ -128,7 +128,11 @@ class KernelCache:
         if self._folder is None:
             return 0
         entries = []
-        for path in self._folder.iterdir():
+        try:
+            paths = list(self._folder.iterdir())
+        except OSError:
+            return 0  # gone, or not ours to list: nothing to tidy up
+        for path in paths:
             with suppress(OSError):
                 status = path.stat()
                 if path.suffix == _SUFFIX:

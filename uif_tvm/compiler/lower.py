@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import Call, GlobalVar
 from tvm.relax import _ffi_api as relax_ffi
@@ -116,7 +117,11 @@ def _compile_kernels(
         if isinstance(func, tirx.PrimFunc) and uses[var.name_hint]:
             key = kernel_key(func, ctx.target)
             keys[var.name_hint] = key
-            unique.setdefault(key, (var.name_hint, func))
+            same = unique.setdefault(key, (var.name_hint, func))[1]
+            if not tvm_ffi.structural_equal(func, same):
+                # Two kernels under one 64-bit hash: the second gets a key of its own.
+                keys[var.name_hint] = key = key[::-1]
+                unique[key] = (var.name_hint, func)
     compiler = KernelCompiler(ctx.target, KernelCache(ctx.cache_dir))
     compiled = compiler.compile_all(unique, progress)
     ctx.report.notes.extend(compiler.crashed)

@@ -1,8 +1,8 @@
 """Kernels that read and write at positions given by data, and never outside their tensors.
 
 A negative index in ``-n .. -1`` counts from the end. Beyond that, reads are clamped to the
-nearest element and writes are dropped: what the caller meant is unknown, but nothing else is
-touched. All kernels take ``int32`` or ``int64`` positions.
+nearest element (zero where the tensor is empty) and writes are dropped: what the caller meant is
+unknown, but nothing else is touched. All kernels take ``int32`` or ``int64`` positions.
 """
 
 from __future__ import annotations
@@ -31,6 +31,18 @@ def clamp(index: Any, size: Any) -> tirx.Expr:
     return tirx.max(tirx.min(wrap(index, size), last), tirx.const(0, dtype))
 
 
+def within(data: te.Tensor, *at: Any) -> tirx.Expr:
+    """``data[at]``, or zero where ``data`` has no element at all: not even index 0 is inside."""
+    zero = tirx.const(0, str(data.dtype))
+    if any(isinstance(size, tirx.IntImm) and int(size) == 0 for size in data.shape):
+        return zero
+    value = data(*at)
+    for size in data.shape:
+        if not isinstance(size, tirx.IntImm):
+            value = tirx.if_then_else(size > 0, value, zero)
+    return value
+
+
 def take(data: te.Tensor, indices: te.Tensor, axis: int) -> te.Tensor:
     """``out[.., i.., ..] = data[.., indices[i..], ..]`` along ``axis``."""
     rank = len(indices.shape)
@@ -38,7 +50,7 @@ def take(data: te.Tensor, indices: te.Tensor, axis: int) -> te.Tensor:
 
     def element(*ix: Any) -> Any:
         at = clamp(indices(*ix[axis : axis + rank]), data.shape[axis])
-        return data(*ix[:axis], at, *ix[axis + rank :])
+        return within(data, *ix[:axis], at, *ix[axis + rank :])
 
     return te.compute(shape, element, name="take")
 
@@ -49,7 +61,7 @@ def gather_elements(data: te.Tensor, indices: te.Tensor, axis: int) -> te.Tensor
     def element(*ix: Any) -> Any:
         at = [*ix]
         at[axis] = clamp(indices(*ix), data.shape[axis])
-        return data(*at)
+        return within(data, *at)
 
     return te.compute(indices.shape, element, name="gather_elements")
 
@@ -62,7 +74,7 @@ def gather_nd(data: te.Tensor, indices: te.Tensor, batch_dims: int) -> te.Tensor
 
     def element(*ix: Any) -> Any:
         at = [clamp(indices(*ix[:lead], k), data.shape[batch_dims + k]) for k in range(depth)]
-        return data(*ix[:batch_dims], *at, *ix[lead:])
+        return within(data, *ix[:batch_dims], *at, *ix[lead:])
 
     return te.compute(shape, element, name="gather_nd")
 
@@ -111,7 +123,7 @@ def advanced_gather(data: te.Tensor, indices: list[te.Tensor], axes: list[int]) 
             at[axis] = i
         for axis, index in zip(axes, indices, strict=True):
             at[axis] = clamp(_read(index, where), data.shape[axis])
-        return data(*at)
+        return within(data, *at)
 
     return te.compute(shape, element, name="advanced_gather")
 

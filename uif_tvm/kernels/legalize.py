@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from uif_tvm.kernels import activation, norm
+from uif_tvm.kernels import activation, norm, window
 
 if TYPE_CHECKING:
     from tvm import te
@@ -157,6 +157,51 @@ def _fold(reducer: norm.Reducer, mean: bool = False) -> Callable[[Any, list[int]
     return lambda x, axes, keepdims: norm.reduce_rows(x, axes, keepdims, reducer, mean)
 
 
+def _max_pool(bb: BlockBuilder, call: Call) -> Expr:
+    data, attrs = call.args[0], call.attrs
+    plain = str(attrs.layout)[:2] == "NC" and attrs.layout == attrs.out_layout
+    shape = _shape(call)
+    if not plain or not shape or _dtype(data) not in _FLOATS:
+        return _default(bb, call)
+    spatial = len(shape) - 2
+    lists = [
+        [int(v) for v in values]
+        for values in (attrs.pool_size, attrs.strides, attrs.padding[:spatial], attrs.dilation)
+    ]
+    return bb.call_te(
+        lambda x: window.max_pool(x, shape[2:], *lists),
+        data,
+        primfunc_name_hint=f"max_pool{spatial}d",
+        primfunc_attrs={"op_pattern": _OUT_FUSABLE},
+    )
+
+
+def _division(op: str) -> Legalizer:
+    """A zero divisor stays in memory: as an immediate, TVM refuses to divide by it."""
+
+    def legalize(bb: BlockBuilder, call: Call) -> Expr:
+        from tvm import te, topi
+
+        from uif_tvm.relax_util import constant_array, make_constant
+
+        x, divisor = call.args
+        value = constant_array(divisor)
+        if value is None or value.ndim or value != 0 or _dtype(x) not in _FLOATS:
+            return _default(bb, call)
+        zero = make_constant(value.reshape(1))
+        divide = getattr(topi, op)
+
+        def kernel(x: te.Tensor, z: te.Tensor) -> te.Tensor:
+            if len(x.shape):
+                return divide(x, z)
+            wide = divide(te.compute((1,), lambda i: x(), name="wide"), z)
+            return te.compute((), lambda: wide[0], name=op)
+
+        return bb.call_te(kernel, x, zero, primfunc_name_hint=op)
+
+    return legalize
+
+
 #: Operator name -> legalisation, for ``relax.transform.LegalizeOps``.
 LEGALIZE: dict[str, Legalizer] = {
     "relax.nn.relu": _elementwise("relu", activation.relu),
@@ -165,6 +210,13 @@ LEGALIZE: dict[str, Legalizer] = {
     "relax.nn.gelu_tanh": _elementwise("gelu_tanh", activation.gelu_tanh),
     "relax.nn.softplus": _softplus,
     "relax.power": _power,
+    "relax.divide": _division("divide"),
+    "relax.floor_divide": _division("floor_divide"),
+    "relax.mod": _division("mod"),
+    "relax.floor_mod": _division("floor_mod"),
+    "relax.nn.max_pool1d": _max_pool,
+    "relax.nn.max_pool2d": _max_pool,
+    "relax.nn.max_pool3d": _max_pool,
     "relax.nn.softmax": _softmax(log=False),
     "relax.nn.log_softmax": _softmax(log=True),
     "relax.nn.layer_norm": _layer_norm,

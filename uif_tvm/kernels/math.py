@@ -182,10 +182,12 @@ def log1p(keep: Keep, x: Expr) -> Expr:
 def _odd_rational(
     keep: Keep, x: Expr, limit: float, top: Sequence[float], bottom: Sequence[float]
 ) -> Expr:
-    """x P(x^2) / Q(x^2) with x limited to -limit .. limit."""
+    """x P(x^2) / Q(x^2) within -limit .. limit, exactly -1 and 1 beyond."""
     c = _clip(keep, x, -limit, limit)
     square = keep(c * c)
-    return c * (_polynomial(square, top) / _polynomial(square, bottom))
+    value = keep(c * (_polynomial(square, top) / _polynomial(square, bottom)))
+    high = keep(_select(x > _like(x, limit), _like(x, 1.0), value))
+    return _select(x < _like(x, -limit), _like(x, -1.0), high)
 
 
 def tanh(keep: Keep, x: Expr) -> Expr:

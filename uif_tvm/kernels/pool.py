@@ -16,6 +16,7 @@ from uif_tvm.kernels.layout import (
     reduce_axis,
     within,
 )
+from uif_tvm.kernels.norm import MAXIMUM
 from uif_tvm.target.schedule import FAMILY_ATTR
 
 if TYPE_CHECKING:
@@ -39,14 +40,15 @@ def max_pool(data: Blocked, window: Window, dtype: str = "float32") -> tvm.tirx.
     x = te.placeholder(extents(*data), dtype, name="data")
     kh, kw = reduce_axis(window.kernel[0], "kh"), reduce_axis(window.kernel[1], "kw")
     height, width = data[2], data[3]
+    largest = te.comm_reducer(MAXIMUM.fold, lambda t: MAXIMUM.identity(str(t)), name="max_pool")
 
     def body(n: Any, co: Any, oy: Any, ox: Any, ci: Any) -> Any:
         y, xx = window.rows(oy, kh), window.columns(ox, kw)
         value = x[n, co, y, xx, ci]
         inside = within(window, height, width, y, xx)
         if inside is not None:
-            value = tirx.if_then_else(inside, value, tirx.min_value(dtype))
-        return te.max(value, axis=[kh, kw])
+            value = tirx.if_then_else(inside, value, tirx.const(float("-inf"), dtype))
+        return largest(value, axis=[kh, kw])
 
     shape = (data[0], data[1], *window.out(height, width), data[4])
     attrs = {FAMILY_ATTR: MAX_POOL, **window.attrs()}

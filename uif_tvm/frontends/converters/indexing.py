@@ -26,6 +26,7 @@ from uif_tvm.frontends.converters.kernels import (
 from uif_tvm.frontends.converters.registry import converter
 from uif_tvm.frontends.converters.slicing import cut
 from uif_tvm.frontends.onnx.values import Dim, Dynamic, Known, same_dim, shape_of, simplify
+from uif_tvm.kernels.indexing import within
 from uif_tvm.kernels.scan import inclusive_scan
 from uif_tvm.kernels.sorting import sort
 
@@ -84,7 +85,7 @@ def gather_elements(ctx: NodeContext) -> relax.Expr:
     def compute(data: te.Tensor, index: te.Tensor) -> te.Tensor:
         def at(*i: Any) -> Any:
             source = [*i[:axis], inside(index(*i), data.shape[axis]), *i[axis + 1 :]]
-            return data(*source)
+            return within(data, *source)
 
         return te.compute(index.shape, at, name="gather_elements")
 
@@ -130,7 +131,7 @@ def gather_nd(ctx: NodeContext) -> relax.Expr:
 
         def at(*i: Any) -> Any:
             chosen = [inside(index(*i[:lead], k), data.shape[batch + k]) for k in range(depth)]
-            return data(*i[:batch], *chosen, *i[lead:])
+            return within(data, *i[:batch], *chosen, *i[lead:])
 
         return te.compute(shape, at, name="gather_nd")
 
