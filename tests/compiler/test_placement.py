@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from onnx import TensorProto, helper
 from tvm import relax
 
 from tests.models import constant, context, fake_target, imported, linear, weights
 from uif_tvm.compiler.placement import place
 from uif_tvm.errors import TargetError, UnsupportedError
+from uif_tvm.frontends.onnx import import_onnx
 from uif_tvm.target.spec import Refusal
 
 
@@ -53,6 +55,22 @@ def test_predicate_gets_name_attributes_and_types():
     ((op, attrs, dtypes),) = asked
     assert (op, dtypes) == ("nn.conv2d", ("float16", "float16"))
     assert [int(n) for n in attrs["strides"]] == [2, 2]
+
+
+def test_kernels_that_a_frontend_wrote_are_asked_about_by_name_and_types():
+    asked = []
+
+    def capability(op, attrs, dtypes):
+        asked.append((op, dtypes))
+
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
+    graph = helper.make_graph([helper.make_node("HardSwish", ["x"], ["y"])], "g", [x], [y])
+    model = import_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    on(capability, model)
+    assert asked
+    assert all(op != "call_tir" for op, _ in asked)
+    assert all(set(dtypes) == {"float32"} for _, dtypes in asked)
 
 
 def test_all_refusals_are_told_at_once_with_their_places():

@@ -46,7 +46,7 @@ def place(imported: ImportedModel, ctx: CompileContext) -> None:
                 refused[op, "runs on the host only"].append(var.name)
             continue
         counts[op, "native", ""] += 1
-        refusal = _ask(name.removeprefix("relax."), call, ctx)
+        refusal = _ask(op, call, ctx)
         if refusal is not None:
             refused[op, str(refusal)].append(var.name)
     if refused:
@@ -99,9 +99,11 @@ def _subject(name: str, call: Any) -> str:
 
 
 def _dtypes(call: Any) -> tuple[str, ...]:
-    found = []
+    """Element types of the tensor operands, those of a kernel's argument tuple included."""
+    from tvm import relax
+
+    operands: list[Any] = []
     for arg in call.args:
-        dtype = getattr(getattr(arg, "ty", None), "dtype", None)
-        if dtype is not None:
-            found.append(str(getattr(dtype, "dtype", dtype)))
-    return tuple(found)
+        operands += list(arg.fields) if isinstance(arg, relax.Tuple) else [arg]
+    types = [getattr(operand, "ty", None) for operand in operands]
+    return tuple(str(ty.dtype) for ty in types if isinstance(ty, relax.TensorType) and ty.dtype)
