@@ -51,8 +51,3 @@ def vector_factor(extent: int, lanes: int, at_most: int | None = None) -> int:
             return width
         width //= 2
     return 1
-
-
-def balanced_chunk(items: int, cores: int) -> int:
-    """Items per parallel task so that each core gets one task, the last one no larger."""
-    return max(1, -(-items // max(1, cores)))

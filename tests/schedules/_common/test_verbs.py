@@ -17,7 +17,7 @@ from uif_tvm.schedules._common.blocks import (
     open_schedule,
     static_extents,
 )
-from uif_tvm.schedules._common.parallel import balanced_chunk, fuse_until, vector_factor
+from uif_tvm.schedules._common.parallel import fuse_until, vector_factor
 from uif_tvm.schedules._common.tails import peel_tails
 
 from tests.schedules.harness import placeholder, run
@@ -70,11 +70,6 @@ def test_fuse_until_takes_no_more_loops_than_needed(extents: list[int], wanted: 
     count = fuse_until(extents, wanted)
     assert 1 <= count <= len(extents)
     assert np.prod(extents[: count - 1]) < wanted or count == 1
-
-
-@given(items=st.integers(1, 100), cores=st.integers(1, 16))
-def test_balanced_chunks_cover_all_items(items: int, cores: int) -> None:
-    assert balanced_chunk(items, cores) * cores >= items
 
 
 @pytest.mark.parametrize("extent", [16, 20, 37])
