@@ -191,3 +191,7 @@ class RunError(UifError, RuntimeError):
 
 class HostFallbackWarning(UserWarning):
     """Operators of an exported model run on the host; said once per export, counted in stats."""
+
+
+class TrainModeWarning(UserWarning):
+    """A module in training mode was exported as in eval mode: no dropout, fixed statistics."""

@@ -210,3 +210,20 @@ def test_archive_bombs_and_repeated_names_are_refused(saved: Path, tmp_path: Pat
             archive.writestr("a/x", b"2")
     with pytest.raises(ImportModelError, match="one name"):
         load_archive(path)
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "script"])
+def test_other_files_of_pytorch_are_told_apart_in_one_line(
+    tmp_path: Path, model: torch.nn.Module, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.pt2"
+    if kind == "checkpoint":
+        torch.save(model.state_dict(), path)
+    else:
+        torch.jit.trace(model, torch.zeros(4, 3)).save(path)
+    capfd.readouterr()
+    with pytest.raises(ImportModelError, match=r"not written by torch\.export\.save") as caught:
+        import_torch(path)
+    assert "\n" not in caught.value.message
+    assert ("TorchScript" in caught.value.message) == (kind == "script")
+    assert capfd.readouterr().err == ""

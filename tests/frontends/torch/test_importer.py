@@ -13,6 +13,7 @@ from tvm import relax
 from tests.frontends.torch.running import Function, check, run
 from uif_tvm.errors import ImportModelError, UnsupportedError, UsageError
 from uif_tvm.frontends.torch import import_torch
+from uif_tvm.frontends.torch.importer import import_program
 
 Pair = namedtuple("Pair", ["first", "second"])
 
@@ -28,7 +29,7 @@ class Two(nn.Module):
 
 
 def test_names_come_from_the_source() -> None:
-    imported = import_torch(Two(), (torch.randn(2, 4), torch.ones(2, 3)))
+    imported = import_torch(Two().eval(), (torch.randn(2, 4), torch.ones(2, 3)))
     assert imported.source == "torch"
     assert [spec.name for spec in imported.signature.inputs] == ["pixels", "mask"]
     assert [spec.name for spec in imported.signature.outputs] == ["hidden", "score"]
@@ -60,7 +61,7 @@ def test_kinds_of_example_input(as_numpy: bool) -> None:
 
     x, mask = convert(torch.randn(2, 4)), convert(torch.ones(2, 3))
     for example in ((x, mask), [x, mask], {"pixels": x, "mask": mask}):
-        imported = import_torch(Two(), example)
+        imported = import_torch(Two().eval(), example)
         assert [spec.name for spec in imported.signature.inputs] == ["pixels", "mask"]
     assert import_torch(nn.ReLU(), x).signature.inputs[0].shape == (2, 4)
 
@@ -159,6 +160,15 @@ def test_control_flow_on_data_is_an_import_error() -> None:
     with pytest.raises(ImportModelError, match="cannot export Branch") as caught:
         import_torch(Branch(), torch.ones(2))
     assert caught.value.hint
+
+
+def test_reasons_leave_tvms_placeholders_for_constants_out() -> None:
+    program = torch.export.export(nn.Linear(3, 3).eval(), (torch.ones(2, 3).double(),))
+    with pytest.raises(
+        UnsupportedError, match=r"conversion failed: .*a constant .*float64"
+    ) as caught:
+        import_program(program)
+    assert "etadata" not in str(caught.value)
 
 
 def test_usage_errors() -> None:

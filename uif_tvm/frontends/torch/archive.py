@@ -14,7 +14,6 @@ import io
 import json
 import os
 import re
-import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from typing import Any
 import torch
 
 from uif_tvm.errors import ImportModelError
+from uif_tvm.frontends.torch.quiet import quietly
 
 #: An archive member may not unpack to more than this many times its stored size.
 _MAX_EXPANSION = 200
@@ -68,8 +68,7 @@ def load_archive(path: str | os.PathLike[str]) -> torch.export.ExportedProgram:
             hint="pass the path of a .pt2 file",
         ) from error
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quietly():
             program = torch.export.load(_checked_copy(data))
     except ImportModelError:
         raise
@@ -121,6 +120,14 @@ def _checked_copy(data: bytes) -> io.BytesIO:
                 ) from error
             _check_content(info.filename, content)
             clean.writestr(info.filename, content)
+        kinds = {info.filename.split("/", 1)[-1] for info in members}
+        if "archive_format" not in kinds:
+            raise ImportModelError(
+                "not written by torch.export.save"
+                + (": it is a TorchScript file" if "constants.pkl" in kinds else ""),
+                hint="pass the model itself, or save torch.export.export(model, inputs) with "
+                "torch.export.save",
+            )
     copy.seek(0)
     return copy
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -28,6 +29,9 @@ from uif_tvm.frontends.torch.registry import (
 from uif_tvm.signature import Signature, TensorSpec
 
 _Missing = object()
+_EVAL = "call model.eval() before torch.export.export"
+#: What TVM prints in the place of a constant.
+_METADATA = re.compile(r"(metadata\[\S*\s*)?# Metadata omitted[^\n]*?method to show it\.\s*")
 
 
 def import_program(program: ExportedProgram) -> ImportedModel:
@@ -105,7 +109,9 @@ class _Importer:
                             (str(spec.target),),
                         )
                     ],
-                    hint="pass the state as an input and return it as an output",
+                    hint=_EVAL
+                    if str(spec.target).endswith(("running_mean", "running_var"))
+                    else "pass the state as an input and return it as an output",
                 )
             self.removed["in-place change of an input"] += 1
 
@@ -193,7 +199,7 @@ class _Importer:
         except RefusedError as refused:
             self._refuse(node, name, refused.reason, refused.hint)
         except Exception as error:
-            text = str(error).strip().splitlines()
+            text = _METADATA.sub("a constant ", str(error)).strip().splitlines()
             reason = f"conversion failed: {type(error).__name__}: {text[-1] if text else ''}"
             self._refuse(node, name, reason, None)
 
@@ -250,7 +256,7 @@ class _Importer:
                 dtype_name(meta.dtype)
         convert = CONVERTERS.get(name)
         if convert is None:
-            raise RefusedError("no converter", _hint(name))
+            raise RefusedError("no converter", _hint(name, node))
         self.emitter.node = node
         self.emitter.name = "/".join(part for part in (module_path(node), node.name) if part)
         result = convert(self.emitter, *self._arguments(node))
@@ -349,7 +355,10 @@ def _check_result(emitter: Emitter, node: fx.Node, result: Any) -> None:
             raise RefusedError(f"converted to {have}{sizes}, but PyTorch gives {dtype}{shape}")
 
 
-def _hint(name: str) -> str:
+def _hint(name: str, node: fx.Node) -> str:
+    origin = f"{node.meta.get('torch_fn')} {node.meta.get('stack_trace')}".lower()
+    if ("rand" in name or "bernoulli" in name or "dropout" in name) and "dropout(" in origin:
+        return _EVAL
     if any(word in name for word in ("rand", "bernoulli", "multinomial", "normal", "dropout")):
         return "random numbers have no place in inference: pass them as an input"
     if any(word in name for word in ("nonzero", "unique", "masked_select", "item", "bincount")):

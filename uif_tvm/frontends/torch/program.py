@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import io
-import logging
+import inspect
 import os
+import re
+import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from uif_tvm.errors import ImportModelError, UsageError
+from uif_tvm.errors import ImportModelError, TrainModeWarning, UsageError
 from uif_tvm.frontends.torch.archive import load_archive
+from uif_tvm.frontends.torch.inputs import as_arguments, check_dtypes, check_example, mixed_dtypes
+from uif_tvm.frontends.torch.quiet import quietly
 from uif_tvm.frontends.torch.registry import CONVERTERS, NO_OPS, op_name
 
 #: Decompositions may lead to operators that decompose again; this many rounds are enough.
 _ROUNDS = 6
+_PACKAGE = __name__.split(".")[0]
+#: How PyTorch's kernels complain of tensors of different dtypes.
+_DTYPE_TROUBLE = re.compile(r"dtype|[Tt]ype \(")
 
 
 def export_program(model: Any, dummy_input: Any) -> ExportedProgram:
@@ -27,12 +34,13 @@ def export_program(model: Any, dummy_input: Any) -> ExportedProgram:
 
     Raises:
         UsageError: no example input for a module, or a model of an unknown kind.
-        ImportModelError: PyTorch cannot export or decompose the model.
+        ImportModelError: PyTorch cannot export or decompose the model, or the example input
+            does not fit it.
     """
     if isinstance(model, ExportedProgram):
-        program = model
+        program = _fitting(model, dummy_input)
     elif isinstance(model, (str, os.PathLike)):
-        program = load_archive(model)
+        program = _fitting(load_archive(model), dummy_input)
     elif isinstance(model, torch.nn.Module):
         program = _export_module(model, dummy_input)
     else:
@@ -40,7 +48,14 @@ def export_program(model: Any, dummy_input: Any) -> ExportedProgram:
             f"cannot import a {type(model).__name__}",
             hint="pass a torch.nn.Module, an ExportedProgram or the path of a .pt2 file",
         )
+    check_dtypes(program)
     return _decompose(program)
+
+
+def _fitting(program: ExportedProgram, dummy_input: Any) -> ExportedProgram:
+    if dummy_input is not None:
+        check_example(program, dummy_input)
+    return program
 
 
 def _export_module(module: torch.nn.Module, dummy_input: Any) -> ExportedProgram:
@@ -49,33 +64,92 @@ def _export_module(module: torch.nn.Module, dummy_input: Any) -> ExportedProgram
             "a torch.nn.Module needs dummy_input to be exported",
             hint="pass example inputs: a tensor, a tuple of tensors, or a dict of them",
         )
-    args, kwargs = _as_arguments(dummy_input)
-    with _evaluation_mode(module), _quietly(), torch.no_grad():
+    args, kwargs = as_arguments(module, dummy_input)
+    _warn_of_training(module)
+    with _evaluation_mode(module), quietly(), torch.no_grad():
         try:
             return torch.export.export(module, args, kwargs)
         except Exception as error:
-            raise ImportModelError(
-                f"torch.export cannot export {type(module).__name__}: {_first_lines(error)}",
-                code="UIF-IMPORT-TORCH-EXPORT",
-                hint="data-dependent Python control flow must be rewritten with torch operators; "
-                "see the torch.export documentation",
-            ) from error
+            raise _export_error(module, args, kwargs, error) from error
 
 
-def _as_arguments(dummy_input: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments from the user's example input."""
-    value = torch.utils._pytree.tree_map(_as_tensor, dummy_input)
-    if isinstance(value, Mapping):
-        return (), dict(value)
-    if isinstance(value, (tuple, list)):
-        return tuple(value), {}
-    return (value,), {}
+def _export_error(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+) -> ImportModelError:
+    """What to tell the user when exporting failed."""
+    if isinstance(error, (RuntimeError, TypeError)) and _DTYPE_TROUBLE.search(str(error)):
+        mixed = mixed_dtypes(module, args, kwargs)
+        if mixed is not None:
+            return mixed
+    if _depends_on_data(error):
+        hint = (
+            "Python control flow on the data must be rewritten with torch operators; "
+            "see the torch.export documentation"
+        )
+    else:
+        call = "model(**dummy_input)" if kwargs else "model(*dummy_input)"
+        if not kwargs and len(args) == 1:
+            call = "model(dummy_input)"
+        hint = (
+            f"call {call} first: it must run in PyTorch; if it does, the cause is a limit "
+            "of torch.export, see its documentation"
+        )
+    return ImportModelError(
+        f"torch.export cannot export {type(module).__name__}: {_first_lines(error)}",
+        code="UIF-IMPORT-TORCH-EXPORT",
+        hint=hint,
+    )
 
 
-def _as_tensor(leaf: Any) -> Any:
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        return torch.from_numpy(np.array(leaf, order="C"))
-    return leaf
+def _depends_on_data(error: BaseException | None) -> bool:
+    """Whether PyTorch needed a value that only real inputs have, here or in a cause."""
+    kinds = (
+        GuardOnDataDependentSymNode,
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+    )
+    while error is not None and not isinstance(error, kinds):
+        error = error.__cause__
+    return error is not None
+
+
+def _warn_of_training(module: torch.nn.Module) -> None:
+    """Tell of parts that are in training mode and would compute something else in it."""
+    parts = [
+        name or type(part).__name__
+        for name, part in module.named_modules()
+        if part.training and _reads_training(type(part))
+    ]
+    if parts:
+        more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
+        warnings.warn(
+            f"{type(module).__name__} is in training mode ({', '.join(parts[:3])}{more}); "
+            "dropout and batch norm are exported as in eval mode: call model.eval() first to "
+            "confirm that",
+            TrainModeWarning,
+            stacklevel=_callers_level(),
+        )
+
+
+def _callers_level() -> int:
+    """The ``stacklevel``, for the function that calls this, of the first frame outside uif."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == _PACKAGE:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _reads_training(kind: type[torch.nn.Module]) -> bool:
+    """Whether a method of the class mentions its ``training`` flag."""
+    classes = [cls for cls in kind.__mro__ if cls not in (torch.nn.Module, object)]
+    return any(
+        "training" in inspect.unwrap(method).__code__.co_names
+        for cls in classes
+        for name, method in vars(cls).items()
+        if name not in ("train", "eval", "__init__")
+        and inspect.isfunction(method)
+        and inspect.isfunction(inspect.unwrap(method))
+    )
 
 
 @contextmanager
@@ -90,26 +164,13 @@ def _evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
             part.training = training
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """No warnings, log lines or graph print-outs of PyTorch's: what matters is in its exception."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
-
-
 def _decompose(program: ExportedProgram) -> ExportedProgram:
     table: dict[Any, Any] = {
         op: function
         for op, function in torch.export.default_decompositions().items()
         if op_name(op) not in CONVERTERS
     }
-    with _quietly(), torch.no_grad():
+    with quietly(), torch.no_grad():
         try:
             program = program.run_decompositions(table)
             for _ in range(_ROUNDS):
