@@ -120,26 +120,6 @@ def test_model_with_an_unused_input(tmp_path, level):
     np.testing.assert_allclose(made.run(x, weights(2))[0], np.exp(x), rtol=1e-6)
 
 
-def test_memory_counts_weights_and_planned_activations():
-    payload = compiled(linear(), level=0)
-    assert payload.memory["weights"] == 64 * 32 * 4
-    # Level 0 gives each kernel's result memory of its own.
-    assert payload.memory["activations"] == 2 * 4 * 32 * 4
-    assert compiled(linear(), level=2).memory["activations"] == 4 * 32 * 4
-
-
-def test_memory_of_a_chain_is_reused_from_level_two_on():
-    def body(x):
-        for _ in range(6):
-            x = relax.op.nn.softmax(x)
-        return [x]
-
-    model = imported([("x", (64, 64), "float32")], body)
-    one = 64 * 64 * 4
-    assert compiled(model, level=1).memory["activations"] == 6 * one
-    assert compiled(model, level=2).memory["activations"] <= 3 * one
-
-
 def test_without_a_compiler_the_remedy_is_named(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_args, **_kwargs: None)
     monkeypatch.setenv("CXX", "no-such-compiler")

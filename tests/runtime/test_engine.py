@@ -17,13 +17,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 
 from tests.models import compiled, constant, imported, linear, save, weights
 from uif_tvm import api
-from uif_tvm.errors import ArtifactError, RunError, UsageError
-from uif_tvm.runtime import engine as engine_module
+from uif_tvm.errors import ArtifactError, InputError, RunError, UsageError
+from uif_tvm.frontends.imported import ImportedModel
 from uif_tvm.runtime.tensors import aligned, aligned_empty
+from uif_tvm.signature import Signature, TensorSpec
 
 W = weights(64, 32)
 
@@ -350,6 +352,27 @@ class TestFailures:
         assert linear_engine.get_stats()["runs"] == 0
         check(linear_engine, 3)
 
+    @pytest.mark.parametrize("names", [["count"], []])
+    def test_value_that_was_compiled_in(self, tmp_path, names):
+        builder = relax.BlockBuilder()
+        count = relax.Var("count", relax.TensorType([1], "int64"))
+        with builder.function("main", [count]):
+            read = builder.emit(relax.op.tensor_to_shape(count))
+            builder.match_cast(read, relax.ShapeType([tvm.tirx.IntImm("int64", 3)]))
+            builder.emit_func_output(relax.Tuple([builder.emit(relax.op.add(count, count))]))
+        signature = Signature(
+            (TensorSpec("count", (1,), "int64"),), (TensorSpec("y0", (1,), "int64"),)
+        )
+        model = ImportedModel(builder.get(), signature, "test", specialised=tuple(names))
+        engine = api.load(save(tmp_path / "m.uif", model, compiled(model)))
+        assert engine.run([3])[0].tolist() == [6]
+        with pytest.raises(InputError, match="compiled for other input values") as caught:
+            engine.run([4])
+        assert caught.value.code == "UIF-RUN-SPECIALISED"
+        assert ("'count'" in caught.value.message) == bool(names)
+        assert "export the model again" in caught.value.hint
+        assert engine.run([3])[0].tolist() == [6]
+
     @pytest.mark.parametrize("threads", [1, 2])
     def test_interrupt_during_a_run(self, tmp_path, threads):
         side = 700
@@ -399,7 +422,8 @@ class TestStats:
 
     def test_memory_is_weights_activations_inputs_and_outputs(self, linear_engine):
         planned = linear_engine.get_stats()["peak_memory_mb"] * (1 << 20)
-        assert planned == 4 * (64 * 32 + 4 * 32 + 4 * 64 + 4 * 32)
+        # The one activation is the output.
+        assert planned == 4 * (64 * 32 + 4 * 64 + 4 * 32)
         assert linear_engine.get_stats()["process_peak_mb"] > 1
 
     def test_caller_may_change_the_answer(self, linear_engine):
@@ -408,9 +432,15 @@ class TestStats:
         assert linear_engine.get_stats()
         assert linear_engine.placement()
 
-    def test_symbolic_extents_count_as_one(self, two):
-        assert two.get_stats()["peak_memory_mb"] > 0
-        assert engine_module._nbytes(two.inputs[0]) == 12
+    def test_memory_is_unknown_where_an_extent_is(self, two, tmp_path):
+        assert two.get_stats()["peak_memory_mb"] is None
+        assert "activations" not in two.report["memory"]
+        # Known activations do not help when an input's size is open.
+        inputs = [("x", (3,), "float32"), ("unused", ("n",), "float32")]
+        model = imported(inputs, lambda x, unused: [relax.op.exp(x)])
+        made = api.load(save(tmp_path / "m.uif", model, compiled(model)))
+        assert made.report["memory"]["activations"] == 12
+        assert made.get_stats()["peak_memory_mb"] is None
 
 
 class TestLeaks:

@@ -215,6 +215,52 @@ class TestKinds:
         with pytest.raises(InputError, match="has dtype float64, expected int64"):
             bind(signature(("x", (), "int64")), (2.5,), {})
 
+    @pytest.mark.parametrize(
+        ("dtype", "value", "named"),
+        [
+            ("int32", [2**40, 1], "1099511627776"),
+            ("int8", [1, -129], "-129"),
+            ("int64", [2**63, 2**63 + 1], "9223372036854775808"),
+            ("float32", [0, 2**24 + 1], "16777217"),
+            ("float64", [2**53 + 1, 2**53], "9007199254740993"),
+            ("float64", [2**63 - 1, 0], "9223372036854775807"),
+            ("float16", [100000, 0], "100000"),
+            ("float32", [0.5, 1e300], "1e+300"),
+            ("float16", [-1e5, 0.0], "-100000.0"),
+        ],
+    )
+    def test_plain_numbers_that_do_not_fit(self, dtype, value, named):
+        with pytest.raises(InputError) as caught:
+            bind(signature(("x", (2,), dtype)), (value,), {})
+        assert caught.value.code == "UIF-RUN-DTYPE"
+        assert f"holds {named}, which {dtype} cannot" in caught.value.message
+
+    @pytest.mark.parametrize(
+        ("dtype", "value"),
+        [
+            ("int32", [-(2**31), 2**31 - 1]),
+            ("float32", [2**24, -(2**24)]),
+            ("float32", [float("inf"), float("-inf")]),
+            ("float64", [2**60, 0]),
+            ("int8", [True, False]),
+        ],
+    )
+    def test_plain_numbers_at_the_limits(self, dtype, value):
+        (made,) = bind(signature(("x", (2,), dtype)), (value,), {})
+        assert (made.dtype, made.tolist()) == (np.dtype(dtype), value)
+
+    def test_plain_floats_are_rounded_and_nan_stays(self):
+        (made,) = bind(ONE, ([0.1, float("nan")],), {})
+        assert made[0] == np.float32(0.1)
+        assert np.isnan(made[1])
+
+    def test_masked_arrays_are_refused(self):
+        value = np.ma.masked_array(np.ones(2, np.float32), mask=[True, False])
+        with pytest.raises(InputError, match="MaskedArray has a mask") as caught:
+            bind(ONE, (value,), {})
+        assert caught.value.code == "UIF-RUN-TYPE"
+        assert "filled" in caught.value.hint
+
     def test_numpy_scalars_keep_their_type(self):
         with pytest.raises(InputError, match="has dtype float64, expected float32"):
             bind(signature(("x", (), "float32")), (np.float64(1),), {})

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,23 +35,66 @@ def ask(count):
     return threads.with_workers(FFI, count, workers)
 
 
+def names():
+    """Helpers of the process by name."""
+    return [t.name for t in threading.enumerate() if t.name.startswith("uif-")]
+
+
 def test_pool_is_made_with_what_is_asked():
     assert in_thread(lambda: ask(3)[0]) == 3
 
 
-def test_fewer_are_served_by_the_same_thread():
-    seen = in_thread(lambda: [ask(n) for n in (3, 1, 2, 3)])
-    assert [count for count, _ in seen] == [3, 1, 2, 3]
-    assert len({where for _, where in seen}) == 1
+def test_one_worker_is_the_caller():
+    assert in_thread(lambda: ask(1) == (1, threading.get_ident()))
 
 
-def test_more_are_served_by_a_helper_that_is_kept():
+def test_several_are_served_by_one_helper_that_is_kept():
     seen = in_thread(lambda: [ask(n) for n in (1, 4, 2, 4, 1)])
     assert [count for count, _ in seen] == [1, 4, 2, 4, 1]
     where = [thread for _, thread in seen]
     assert where[0] == where[4]
-    assert where[1] == where[3]
-    assert len(set(where)) == 3
+    assert where[1] == where[2] == where[3] != where[0]
+    # Another caller, after the first has ended, gets the same helper.
+    assert in_thread(lambda: ask(4)[1]) == where[1]
+
+
+def test_calls_at_once_get_a_helper_each_and_no_more(monkeypatch):
+    monkeypatch.setattr(threads, "_helpers", threads._Helpers())
+    before = len(names())
+    meet = threading.Barrier(3)
+
+    def both():
+        meet.wait(30)
+        return workers()
+
+    def at_once():
+        with ThreadPoolExecutor(3) as callers:
+            return list(callers.map(lambda _: threads.with_workers(FFI, 2, both), range(3)))
+
+    for _ in range(5):
+        seen = at_once()
+        assert [count for count, _ in seen] == [2, 2, 2]
+        assert len({where for _, where in seen}) == 3
+    assert len(names()) - before == 3
+
+
+def test_main_thread_keeps_its_own_pool():
+    script = """
+import threading
+from uif_tvm.runtime import threads
+from uif_tvm.runtime.ffi import runtime
+me = threading.get_ident()
+ask = lambda n: threads.with_workers(runtime(), n, threading.get_ident)
+print([ask(n) == me for n in (2, 1, 2, 3, 2)])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout.strip() == "[True, True, True, False, True]"
 
 
 def test_pool_that_other_code_made_smaller_is_noticed():
@@ -74,15 +118,37 @@ def test_errors_come_back_from_a_helper():
     assert in_thread(work) == 2
 
 
-def test_helpers_end_with_their_thread():
-    def names():
-        return {t.name for t in threading.enumerate() if t.name.startswith("uif-5-workers")}
-
-    in_thread(lambda: (ask(1), ask(5)))
-    for thread in threading.enumerate():
-        if thread.name.startswith("uif-5-workers"):
-            thread.join(30)
-    assert not names()
+def test_callers_that_end_leave_no_threads_behind(linear_file):
+    script = """
+import os, sys, threading
+import numpy as np
+from uif_tvm import api
+engine = api.load(sys.argv[1], threads=2)
+x = np.ones((4, 64), np.float32)
+want = engine.run(x)[0]
+tasks = lambda: len(os.listdir("/proc/self/task"))
+before, right = tasks(), []
+def work():
+    right.append(np.array_equal(engine.run(x)[0], want))
+for _ in range(50):
+    callers = [threading.Thread(target=work) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+print(len(right), all(right), tasks() - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(linear_file)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    count, right, more = done.stdout.split()
+    assert (count, right) == ("200", "True")
+    # Four calls at once: four helpers with one worker each.
+    assert int(more) <= 8
 
 
 def test_one_thread_spawns_nothing(linear_file):

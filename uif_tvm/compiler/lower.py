@@ -19,11 +19,12 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from uif_tvm.compiler.codegen import KernelCompiler, buffer_bytes, kernel_key, temporary_folder
 from uif_tvm.compiler.graph_pass import PassDriver
 from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
+from uif_tvm.compiler.memory_figures import planned_bytes
 from uif_tvm.compiler.pipeline import passes_for, phases
 from uif_tvm.compiler.report import KernelChoice
 from uif_tvm.compiler.storage import hoist_storage
 from uif_tvm.errors import CompileError, EnvironmentFault
-from uif_tvm.relax_util import bindings, calls, host_op, op_name
+from uif_tvm.relax_util import calls, host_op, op_name
 from uif_tvm.relay_passes.fuse_kernels import MEMBERS_ATTR
 from uif_tvm.relay_passes.lift_weights import WEIGHTS_ATTR
 
@@ -40,7 +41,7 @@ class CompiledModel:
     Args:
         library: shared object with the kernels and the virtual machine's code.
         weights: arrays in the order of main's trailing parameter.
-        memory: planned bytes by kind (``weights``, ``activations``, ``io``).
+        memory: planned bytes by kind: see :func:`memory_figures.planned_bytes`.
         op_count: kernel calls per run.
     """
 
@@ -62,7 +63,7 @@ def compile_module(mod: tvm.IRModule, ctx: CompileContext, progress: Progress) -
         mod, kernels = _compile_kernels(mod, ctx, lambda d, t: progress("compile kernels", d, t))
     with ctx.report.timed("virtual machine"):
         mod = _lower_main(mod, ctx)
-        memory = _planned_bytes(mod, weights)
+        memory = planned_bytes(mod, weights)
         ctx.report.memory.update(memory)
         progress("link", 0, 1)
         library = _link(mod, ctx, kernels)
@@ -201,18 +202,6 @@ def _lower_main(mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
     with tvm.target.Target(dict(ctx.target.tvm_target)):
         mod = hoist_storage(tvm.transform.Sequential(passes)(mod))
         return tvm.transform.Sequential(late)(mod)
-
-
-def _planned_bytes(mod: tvm.IRModule, weights: list[np.ndarray[Any, Any]]) -> dict[str, int]:
-    """Bytes by kind; activations are what static storages of all tensors add up to."""
-    activations = 0
-    for binding in bindings(mod["main"]):
-        value = getattr(binding, "value", None)
-        if isinstance(value, Call) and op_name(value) == "relax.vm.alloc_storage":
-            sizes = getattr(value.args[0], "values", ())
-            if all(isinstance(size, tirx.IntImm) for size in sizes):
-                activations += int(np.prod([int(size.value) for size in sizes]))
-    return {"weights": sum(w.nbytes for w in weights), "activations": activations}
 
 
 def _link(mod: tvm.IRModule, ctx: CompileContext, kernels: list[CompiledKernel]) -> bytes:

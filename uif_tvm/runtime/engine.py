@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-
-from uif_tvm.errors import RunError, UsageError
+from uif_tvm.errors import InputError, RunError, UifError, UsageError
 from uif_tvm.runtime import host_ops
 from uif_tvm.runtime.ffi import runtime
 from uif_tvm.runtime.inputs import bind
@@ -19,6 +18,10 @@ from uif_tvm.signature import TensorSpec
 
 if TYPE_CHECKING:
     from uif_tvm.artifact import Artifact
+
+
+#: In the message of every failed check of an extent or of a value read back as one.
+_MISMATCH = "match_cast"
 
 
 class Engine:
@@ -83,7 +86,8 @@ class Engine:
             another output, nor an input, nor what later runs return.
 
         Raises:
-            InputError: names, shapes or dtypes do not fit; nothing was run.
+            InputError: names, shapes or dtypes do not fit (nothing was run), or the model was
+                compiled for other input values.
             RunError: a kernel failed.
         """
         start = time.perf_counter()
@@ -91,14 +95,27 @@ class Engine:
         try:
             results = self._vm.call(arrays, self._packed)
         except Exception as error:
-            raise RunError(
-                f"{type(error).__name__}: {error}",
-                target=self.target,
-                hint="report this with the model and its inputs; uif inspect shows the kernels",
-            ) from error
+            raise self._failure(error) from error
         outputs = self._owned(results, {array.ctypes.data for array in arrays})
         self._stats.add(time.perf_counter() - start)
         return outputs
+
+    def _failure(self, error: Exception) -> UifError:
+        """What the user reads when the virtual machine gives up with ``error``."""
+        if _MISMATCH not in str(error):
+            return RunError(
+                f"{type(error).__name__}: {error}",
+                target=self.target,
+                hint="report this with the model and its inputs; uif inspect shows the kernels",
+            )
+        names = self._report.get("specialised_inputs")
+        fixed = f" (values compiled in: {', '.join(map(repr, names))})" if names else ""
+        return InputError(
+            f"the model was compiled for other input values or shapes{fixed}: {error}",
+            code="UIF-RUN-SPECIALISED",
+            target=self.target,
+            hint="export the model again with an example like this input",
+        )
 
     def _owned(self, results: Any, taken: set[int]) -> list[Array]:
         """The results, copied where their memory is an input's, a weight's or another output's.
@@ -119,18 +136,16 @@ class Engine:
         """Counters since load. Times are in milliseconds, memory in MiB.
 
         ``latency_ms`` is the median over recent runs, the first run apart. ``peak_memory_mb`` is
-        what the model needs by plan: weights, activations at their peak, inputs and outputs;
+        what the model needs by plan: weights, inputs, and the tensors made in a run at their
+        peak, outputs included; ``None`` where a size is known at run time only.
         ``process_peak_mb`` is the whole process's peak resident size. ``host_ms`` is the mean
         time per run in each operator that runs on the host.
         """
         kinds: Counter[str] = Counter()
         for kernel in self._report["kernels"]:
             kinds[kernel["kind"]] += kernel["calls"]
-        memory = self._section.memory
-        io = sum(_nbytes(spec) for spec in self.inputs + self.outputs)
-        planned = memory.get("weights", 0) + memory.get("activations", 0) + io
         return self._stats.snapshot() | {
-            "peak_memory_mb": planned / (1 << 20),
+            "peak_memory_mb": self._planned_mb(),
             "process_peak_mb": process_peak_mb(),
             "op_count": sum(kinds.values()),
             "kernels_by_kind": dict(kinds),
@@ -139,6 +154,12 @@ class Engine:
             "load_ms": self._load_ms,
             "target": self.target,
         }
+
+    def _planned_mb(self) -> float | None:
+        memory = self._section.memory
+        sizes = [memory.get("weights", 0), memory.get("activations"), *map(_nbytes, self.inputs)]
+        known = [size for size in sizes if size is not None]
+        return sum(known) / (1 << 20) if len(known) == len(sizes) else None
 
     def _host_ms(self) -> dict[str, float]:
         runs = self._stats.runs or 1
@@ -162,6 +183,9 @@ class Engine:
         return f"<uif.Engine on {self.target}: ({takes}) -> ({gives})>"
 
 
-def _nbytes(spec: TensorSpec) -> int:
-    extents = [extent if isinstance(extent, int) else 1 for extent in spec.shape]
-    return int(np.prod(extents, dtype=np.int64)) * numpy_dtype(spec.dtype).itemsize
+def _nbytes(spec: TensorSpec) -> int | None:
+    """Size of a tensor of ``spec``; ``None`` if an extent is symbolic."""
+    extents = [extent for extent in spec.shape if isinstance(extent, int)]
+    if len(extents) < len(spec.shape):
+        return None
+    return math.prod(extents) * numpy_dtype(spec.dtype).itemsize

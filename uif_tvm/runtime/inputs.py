@@ -74,6 +74,13 @@ def as_array(value: Any, name: str) -> Array:
     Takes NumPy arrays, anything with ``__dlpack__`` on the CPU (torch tensors, runtime tensors),
     array-interface objects, and plain numbers or nested lists.
     """
+    if isinstance(value, np.ma.MaskedArray):
+        raise _no_array(
+            value,
+            name,
+            "has a mask, which the model cannot see",
+            hint="put numbers in place of what is masked: array.filled(value)",
+        )
     if isinstance(value, np.ndarray):
         return value
     detach = getattr(value, "detach", None)
@@ -105,11 +112,12 @@ def _through_runtime(value: Any) -> Array:
     return to_numpy(ffi, create_view, tensor, numpy_dtype(str(tensor.dtype)))
 
 
-def _no_array(value: Any, name: str, reason: str) -> InputError:
+def _no_array(value: Any, name: str, reason: str, hint: str | None = None) -> InputError:
     return InputError(
         f"input {name!r}: {type(value).__name__} {reason}",
         code="UIF-RUN-TYPE",
-        hint="pass a NumPy array, a CPU torch tensor, or anything with __dlpack__ on the CPU",
+        hint=hint
+        or "pass a NumPy array, a CPU torch tensor, or anything with __dlpack__ on the CPU",
     )
 
 
@@ -126,7 +134,7 @@ def _checked(value: Any, spec: TensorSpec, position: int) -> Array:
                 code="UIF-RUN-DTYPE",
                 hint=f"convert it: array.astype({spec.dtype!r})",
             )
-        array = array.astype(dtype)
+        array = _converted(array, dtype, where) if untyped else array.astype(dtype)
     if len(array.shape) != len(spec.shape) or any(
         isinstance(want, int) and have != want
         for have, want in zip(array.shape, spec.shape, strict=False)
@@ -137,6 +145,26 @@ def _checked(value: Any, spec: TensorSpec, position: int) -> Array:
             hint="reshape the input, or export the model for this shape",
         )
     return array
+
+
+def _converted(array: Array, dtype: np.dtype[Any], where: str) -> Array:
+    """Python's numbers in the model's type: integers exactly, floats rounded but not overflown."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = array.astype(dtype)
+        if array.dtype.kind not in "iu":
+            lost = np.isfinite(array) & ~np.isfinite(made)
+        elif dtype.kind in "iu":
+            lost = made != array
+        else:
+            # Not compared as floats: that would round the integers in the same way.
+            lost = made.astype(array.dtype) != array
+    if lost.any():
+        raise InputError(
+            f"{where} holds {array[lost][0]}, which {dtype.name} cannot represent",
+            code="UIF-RUN-DTYPE",
+            hint=f"pass values within {dtype.name}, or export the model with a wider input type",
+        )
+    return made
 
 
 def _check_symbols(arrays: Sequence[Array], specs: Sequence[TensorSpec]) -> None:

@@ -1,14 +1,18 @@
 """How many worker threads a run uses, and on which thread it may run at all.
 
 TVM keeps one worker pool per calling thread, made at first use and never resized, and its own
-default leaves out every second CPU. So each call says how many workers it wants, and a call that
-this thread's pool cannot serve runs on a helper thread with a pool of its own:
+default leaves out every second CPU. So each call says how many workers it wants. TVM's workers
+also outlive the thread they were made for, so only threads that last make any: the main thread,
+and helper threads shared by the whole process, one per call at a time. The last helper to become
+free serves next, and a new one starts only when none is free that is large enough; so there are
+never more pools than calls that once ran at the same time (for each number of workers).
 
-- the pool was made with fewer workers (by an engine with a smaller ``threads=``);
-- the process was forked since: a pool's workers do not survive that, and waiting for them would
-  last for ever.
+A call runs on a helper when it wants several workers and
 
-Helper threads belong to the calling thread and end with it.
+- comes from another thread than the main one;
+- or the main thread's pool was made with fewer (by an engine with a smaller ``threads=``);
+- or the process was forked since: a pool's workers do not survive that, and waiting for them
+  would last for ever.
 
 One thing cannot be mended from here: a child that inherited a pool of several workers aborts when
 it leaves through ``exit`` (after Python has finished, when TVM joins workers that are gone).
@@ -51,16 +55,54 @@ class _Pool(threading.local):
     size: int | None = None
 
     def __init__(self) -> None:
-        self.helpers: dict[int, ThreadPoolExecutor] = {}
+        #: Whether the thread lives as long as the process, and so may have workers.
+        self.lasting = threading.get_ident() == threading.main_thread().ident
 
 
 _pool = _Pool()
 
 
+def _last() -> None:
+    _pool.lasting = True
+
+
+class _Helpers:
+    """Threads with pools of their own that no call uses just now, the latest one last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[tuple[int, ThreadPoolExecutor]] = []
+
+    def run(self, threads: int, call: Callable[[], T]) -> T:
+        """``call()`` on a helper whose pool has at least ``threads`` workers."""
+        size, executor = self._take(threads)
+
+        def work() -> T:
+            # Given back here, not by the caller: one that is interrupted leaves earlier.
+            try:
+                return call()
+            finally:
+                with self._lock:
+                    self._free.append((size, executor))
+
+        return executor.submit(work).result()
+
+    def _take(self, threads: int) -> tuple[int, ThreadPoolExecutor]:
+        with self._lock:
+            for index in reversed(range(len(self._free))):
+                if self._free[index][0] >= threads:
+                    return self._free.pop(index)
+        return threads, ThreadPoolExecutor(1, f"uif-{threads}-workers", initializer=_last)
+
+
+_helpers = _Helpers()
+
+
 def _after_fork_in_child() -> None:
-    """Only the forking thread lives on; the workers of its pool and its helpers are gone."""
+    """Only the forking thread lives on; the workers of its pool and all helpers are gone."""
+    global _helpers
     _pool.size = None if _pool.size is None else 1
-    _pool.helpers = {}
+    _helpers = _Helpers()
 
 
 if hasattr(os, "register_at_fork"):
@@ -96,7 +138,7 @@ def prepare() -> None:
 
 
 def with_workers(ffi: Any, threads: int, call: Callable[[], T]) -> T:
-    """``call()`` with ``threads`` workers, on this thread or on a helper of it.
+    """``call()`` with ``threads`` workers, on this thread or on a helper.
 
     Args:
         ffi: the FFI module with TVM's runtime functions registered.
@@ -104,14 +146,12 @@ def with_workers(ffi: Any, threads: int, call: Callable[[], T]) -> T:
         call: what to run. It must hold all memory that it uses: a caller that is interrupted
             leaves while a helper still runs. Thread-local things are to be looked up inside.
     """
-    if _pool.size is None or threads <= _pool.size:
+    size = _pool.size
+    if (threads == 1 or _pool.lasting) and (size is None or threads <= size):
         ffi.get_global_func("runtime.config_threadpool")(_SHARE_ALL, threads, ["0"] * threads)
-        if _pool.size is None:
+        if size is None:
             # Fewer than asked for where other code of this thread has made the pool before.
-            _pool.size = int(ffi.get_global_func("runtime.NumThreads")())
-        if threads <= _pool.size:
+            size = _pool.size = int(ffi.get_global_func("runtime.NumThreads")())
+        if threads <= size:
             return call()
-    helper = _pool.helpers.get(threads)
-    if helper is None:
-        helper = _pool.helpers[threads] = ThreadPoolExecutor(1, f"uif-{threads}-workers")
-    return helper.submit(lambda: with_workers(ffi, threads, call)).result()
+    return _helpers.run(threads, lambda: with_workers(ffi, threads, call))
