@@ -181,6 +181,8 @@ class TestBadRequests:
             {"fallback_mode": "maybe"},
             {"disable_passes": ["fuse-kernel"]},
             {"disable_passes": ["legalize"]},
+            {"disable_passes": 3},
+            {"disable_fusion": [None]},
         ],
     )
     def test_options(self, path, options):
@@ -199,6 +201,40 @@ class TestDestination:
         with pytest.raises(ArtifactIOError, match="cannot write"):
             uif.export(tiny(), output_path=tmp_path / where)
         assert sorted(tmp_path.rglob("*")) == before
+
+    @pytest.mark.usefixtures("no_import")
+    def test_the_model_is_not_replaced(self, tmp_path):
+        own, link = tmp_path / "own.onnx", tmp_path / "link.uif"
+        onnx.save(tiny(), own)
+        link.symlink_to(own)
+        before = own.read_bytes()
+        for output in (own, link, tmp_path / "." / "own.onnx"):
+            with pytest.raises(UsageError, match="is the model that is being exported") as caught:
+                uif.export(own, output_path=output)
+            assert caught.value.code == "UIF-USAGE-OUTPUT"
+            assert "another name" in caught.value.hint
+        assert own.read_bytes() == before
+        assert sorted(tmp_path.iterdir()) == [link, own]
+
+    @pytest.mark.usefixtures("no_import")
+    @pytest.mark.parametrize(
+        "name", ["other.onnx", "m.pt2", "m.onnx.data", "x.npy", "x.NPZ", "weights", "m.bin"]
+    )
+    def test_neither_are_other_sources(self, tmp_path, name):
+        (tmp_path / name).write_bytes(b"dear data")
+        with pytest.raises(UsageError, match=r"is no \.uif file") as caught:
+            uif.export(tiny(), output_path=tmp_path / name)
+        assert caught.value.code == "UIF-USAGE-OUTPUT"
+        assert (tmp_path / name).read_bytes() == b"dear data"
+        assert len(list(tmp_path.iterdir())) == 1
+
+    def test_artifacts_and_empty_files_are_replaced(self, tmp_path):
+        for name in ("m.uif", "m", "m.bin"):
+            path = tmp_path / name
+            path.touch()
+            for _ in range(2):
+                uif.export(tiny(), output_path=path)
+            np.testing.assert_allclose(uif.load(path).run(X)[0], WANT, rtol=1e-5)
 
     @pytest.mark.parametrize("old", [None, b"what stood here before"])
     def test_nothing_is_written_on_failure(self, tmp_path, path, old, monkeypatch):
@@ -296,8 +332,19 @@ class TestCache:
 
     def test_users_folder_that_cannot_be_made_costs_time_only(self, path, tmp_path, monkeypatch):
         (tmp_path / "file").write_text("")
-        monkeypatch.setenv("UIF_CACHE_DIR", str(tmp_path / "file" / "cache"))
+        monkeypatch.delenv("UIF_CACHE_DIR")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
         assert not any(self.cached(uif.export(tiny(), output_path=path)))
+
+    @pytest.mark.usefixtures("no_import")
+    @pytest.mark.parametrize("where", ["file", "file/cache"])
+    def test_chosen_by_the_environment_is_chosen(self, path, tmp_path, monkeypatch, where):
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("UIF_CACHE_DIR", str(tmp_path / where))
+        with pytest.raises(EnvironmentFault, match="UIF_CACHE_DIR=") as caught:
+            uif.export(tiny(), output_path=path)
+        assert caught.value.code == "UIF-ENV-CACHE"
+        assert "unset it" in caught.value.hint
 
     def test_chosen_folder_that_cannot_be_made_is_an_error(self, path, tmp_path):
         (tmp_path / "file").write_text("")
@@ -415,6 +462,39 @@ class TestOptions:
         assert "pass pack-matmul disabled on request" in report["notes"]
         assert "pack-matmul" not in report["passes"]
         assert len(report["kernels"]) == 2
+
+    def test_a_plain_string_is_one_entry(self, path):
+        report = uif.export(
+            tiny(), output_path=path, disable_passes="pack-matmul", disable_fusion="*relu"
+        ).report
+        assert "pass pack-matmul disabled on request" in report["notes"]
+        assert len(report["kernels"]) == 2
+
+    @pytest.mark.parametrize("threads", [0, -1, True, 1.0, "1", 10**6])
+    def test_threads_that_cannot_be_meant(self, path, threads):
+        with pytest.raises(UsageError, match="threads") as caught:
+            uif.load(path, threads=threads)
+        assert caught.value.code == "UIF-USAGE-THREADS"
+
+    def test_threads_of_the_environment(self, path, monkeypatch):
+        monkeypatch.setenv("TVM_NUM_THREADS", "1000000")
+        with pytest.raises(UsageError, match="TVM_NUM_THREADS or OMP_NUM_THREADS asks for"):
+            uif.load(path)
+
+    def test_64_threads_are_allowed_anywhere(self, path):
+        uif.export(tiny(), output_path=path)
+        assert uif.load(path, threads=64).threads == 64
+
+    @pytest.mark.parametrize("kind", ["onnx", "pt2"])
+    def test_load_of_a_model(self, tmp_path, kind):
+        model = tmp_path / f"m.{kind}"
+        if kind == "onnx":
+            onnx.save(tiny(), model)
+        else:
+            torch.export.save(torch.export.export(Tiny(), (torch.from_numpy(X),)), model)
+        with pytest.raises(UsageError, match="run uif export first") as caught:
+            uif.load(model)
+        assert caught.value.code == "UIF-USAGE-MODEL"
 
     def test_progress(self, path):
         told = []

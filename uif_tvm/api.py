@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uif_tvm import __version__
-from uif_tvm.errors import HostFallbackWarning, UsageError
+from uif_tvm.errors import ArtifactError, EnvironmentFault, HostFallbackWarning, UsageError
 
 if TYPE_CHECKING:
     from uif_tvm.artifact import TargetPayload
@@ -28,6 +28,13 @@ _building = threading.RLock()
 
 #: ``cache_dir`` left alone: the user's cache folder.
 DEFAULT_CACHE = "default"
+
+#: Files of these kinds are what people compile from; no export replaces one.
+_SOURCES = frozenset({".onnx", ".pt2", ".data", ".npy", ".npz"})
+#: How a zip file, and so a ``.uif`` file, begins.
+_ZIP = b"PK\x03\x04"
+#: More threads than this are refused, unless the machine has a quarter as many cores.
+_MANY_THREADS = 64
 
 
 @dataclass(frozen=True)
@@ -68,8 +75,8 @@ def export(
     verify: bool = False,
     cache_dir: str | os.PathLike[str] | None = DEFAULT_CACHE,
     save_temps: str | os.PathLike[str] | None = None,
-    disable_passes: Sequence[str] = (),
-    disable_fusion: Sequence[str] = (),
+    disable_passes: str | Sequence[str] = (),
+    disable_fusion: str | Sequence[str] = (),
     progress: Progress | None = None,
 ) -> ExportResult:
     """Compile ``model`` and write a ``.uif`` file.
@@ -79,17 +86,20 @@ def export(
             ``onnx.ModelProto`` or an ``.onnx`` path.
         dummy_input: example input (array, sequence in order, or dict by name); its shapes are
             compiled in. May be ``None`` where the model declares static shapes.
-        output_path: where the file goes; replaced in one step, or left as it was.
+        output_path: where the file goes; replaced in one step, or left as it was. The model,
+            and other files that no export has written, are not replaced.
         optimize_level: 0 none, 1 folding, 2 fusion (default), 3 layouts and algorithms that may
             change rounding.
         target_device: target id, or several for one file.
         fallback_mode: ``"error"``, ``"compose"`` or ``"host"``: what to do with operators that
             the target lacks.
         verify: run the result against level 0 on ``dummy_input`` before the file is written.
-        cache_dir: folder of the kernel cache; ``None`` for none.
+        cache_dir: folder of the kernel cache, by default ``UIF_CACHE_DIR`` where that is set,
+            else one in the user's cache folder; ``None`` for none.
         save_temps: folder that receives the IR after every pass, in one folder per target.
-        disable_passes: names of passes to leave out.
-        disable_fusion: kernel name patterns (``*`` and ``?``) that must stay alone.
+        disable_passes: names of passes to leave out; a plain string is one name.
+        disable_fusion: kernel name patterns (``*`` and ``?``) that must stay alone; a plain
+            string is one pattern.
         progress: called with (phase, steps done, steps in all).
 
     Returns:
@@ -108,15 +118,15 @@ def export(
 
     # Everything cheap is checked before anything that takes minutes.
     model_kind(model)
-    _check_destination(output_path)
+    _check_destination(output_path, model)
     contexts = [
         CompileContext(
             target=get_target(target),
             level=optimize_level,
             report=ReportBuilder(),
             fallback_mode=fallback_mode,
-            disabled_passes=frozenset(disable_passes),
-            disabled_fusion=tuple(disable_fusion),
+            disabled_passes=frozenset(_entries(disable_passes, "disable_passes")),
+            disabled_fusion=_entries(disable_fusion, "disable_fusion"),
             verify=verify,
             cache_dir=_cache_dir(cache_dir),
             save_temps=None if save_temps is None else Path(save_temps),
@@ -157,22 +167,54 @@ def load(
             deleted, or replaced by another of its name, but not overwritten in place.
         target: id of the target whose code to use; by default the first that this machine fits.
         threads: worker threads per run, the calling thread included; by default
-            ``TVM_NUM_THREADS`` where that is set, else all physical cores.
+            ``TVM_NUM_THREADS`` or ``OMP_NUM_THREADS`` where set, else all physical cores.
 
     Raises:
+        UsageError: ``threads`` is no count, or far above this machine's cores; ``path`` is a
+            model that was not exported.
         ArtifactError, ArtifactIOError: damaged, hostile, newer or missing file.
         EnvironmentFault: this machine lacks what the code needs.
     """
+    _check_threads(threads)
+    from uif_tvm.artifact import open_artifact
+    from uif_tvm.runtime.engine import Engine
+
+    try:
+        artifact = open_artifact(path)
+    except ArtifactError as error:
+        suffix = Path(path).suffix.lower()
+        if suffix not in (".onnx", ".pt2"):
+            raise
+        kind = "an ONNX model" if suffix == ".onnx" else "a PyTorch program"
+        raise UsageError(
+            f"{os.fspath(path)!r} is no .uif file; this is {kind}: run uif export first",
+            code="UIF-USAGE-MODEL",
+            hint=f"uif export {os.fspath(path)} -o model.uif",
+        ) from error
+    return Engine(artifact, target, threads)
+
+
+def _check_threads(threads: int | None) -> None:
+    """Refuse counts that mean nothing, and those that would only keep the machine switching."""
+    from uif_tvm.runtime.host import available_cores
+    from uif_tvm.runtime.threads import default_threads
+
     if threads is not None and (type(threads) is not int or threads < 1):
         raise UsageError(
             f"threads must be a positive integer, got {threads!r}",
             code="UIF-USAGE-THREADS",
             hint="leave it out to use all physical cores",
         )
-    from uif_tvm.artifact import open_artifact
-    from uif_tvm.runtime.engine import Engine
-
-    return Engine(open_artifact(path), target, threads)
+    most = max(_MANY_THREADS, 4 * available_cores())
+    asked = default_threads() if threads is None else threads
+    if asked > most:
+        source = "TVM_NUM_THREADS or OMP_NUM_THREADS" if threads is None else "threads"
+        raise UsageError(
+            f"{source} asks for {asked} threads; at most {most} are allowed on this machine's "
+            f"{available_cores()} cores",
+            code="UIF-USAGE-THREADS",
+            hint="more threads than cores only slow a run down; leave it out to use all of them",
+        )
 
 
 def _warn_of_host(context: CompileContext) -> None:
@@ -232,8 +274,21 @@ def _target_ids(target_device: str | Sequence[str]) -> list[str]:
     )
 
 
-def _check_destination(path: str | os.PathLike[str]) -> None:
-    """Fail as the final write would, long before it."""
+def _entries(names: str | Sequence[str], option: str) -> tuple[str, ...]:
+    """A list of names; a plain string is one name, not its letters."""
+    listed = (names,) if isinstance(names, str) else names
+    if isinstance(listed, Iterable):
+        entries = tuple(listed)
+        if all(isinstance(name, str) for name in entries):
+            return entries
+    raise UsageError(
+        f"{option} must be a name or a list of names, got {names!r}",
+        hint=f'for example {option}=["name"]',
+    )
+
+
+def _check_destination(path: str | os.PathLike[str], model: Any) -> None:
+    """Fail as the final write would, long before it; never offer a source for replacement."""
     from uif_tvm.artifact.files import replacing
 
     class Enough(Exception):
@@ -241,12 +296,41 @@ def _check_destination(path: str | os.PathLike[str]) -> None:
 
     with suppress(Enough), replacing(path):
         raise Enough
+    file = Path(path)
+    if not file.is_file():
+        return
+    own = isinstance(model, str | os.PathLike) and os.path.exists(model)
+    if own and os.path.samefile(file, model):
+        fault = "is the model that is being exported"
+    elif file.suffix.lower() in _SOURCES or not _replaceable(file):
+        fault = "exists and is no .uif file; it may be a model or its weights"
+    else:
+        return
+    raise UsageError(
+        f"{os.fspath(path)!r} {fault}; it was left as it was",
+        code="UIF-USAGE-OUTPUT",
+        hint="choose another name for the output, such as model.uif",
+    )
+
+
+def _replaceable(file: Path) -> bool:
+    """Whether an existing file is ours by name, empty, or ours by its first bytes.
+
+    Weights of an ONNX model may lie in files of any name, so other names need a look inside.
+    """
+    if file.suffix.lower() == ".uif":
+        return True
+    try:
+        with file.open("rb") as stream:
+            return stream.read(len(_ZIP)) in (b"", _ZIP)
+    except OSError:
+        return False
 
 
 def _cache_dir(choice: str | os.PathLike[str] | None) -> Path | None:
-    """The cache folder; ``None`` also where the user's own folder cannot be made.
+    """The cache folder; ``None`` also where the one nobody chose cannot be made.
 
-    A folder that the caller chose is another matter: that fails when it cannot be used.
+    A folder that the caller or ``UIF_CACHE_DIR`` chose fails the export when it cannot be used.
     """
     if choice is None:
         return None
@@ -255,8 +339,15 @@ def _cache_dir(choice: str | os.PathLike[str] | None) -> Path | None:
     folder = default_cache_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
+    except OSError as error:
+        if not os.environ.get("UIF_CACHE_DIR"):
+            return None
+        raise EnvironmentFault(
+            f"the kernel cache UIF_CACHE_DIR={folder} cannot be used: {error.strerror or error}",
+            stage="compile",
+            code="UIF-ENV-CACHE",
+            hint="set UIF_CACHE_DIR to a folder that can be written, or unset it",
+        ) from error
     return folder
 
 

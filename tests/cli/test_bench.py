@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 
@@ -13,7 +14,7 @@ def test_json(compiled):
     result = invoke("bench", compiled, "--runs", "7", "--warmup", "2", "--threads", "1", "--json")
     assert result.exit_code == 0, result.output
     body = json.loads(result.stdout)
-    assert (body["schema"], body["schema_version"]) == ("uif.bench", 1)
+    assert (body["schema"], body["schema_version"]) == ("uif.bench", 2)
     latency = body["latency_ms"]
     assert latency["runs"] == 7
     assert 0 < latency["min"] <= latency["p50"] <= latency["p90"] <= latency["p99"]
@@ -24,6 +25,25 @@ def test_json(compiled):
     assert body["first_run_ms"] > 0
     assert body["load_ms"] > 0
     assert body["peak_memory_mb"] > 0
+    assert body["stats"]["runs"] == 1 + 2 + 7
+    assert not [key for key in body["stats"] if "latency" in key]
+
+
+def test_threads_are_those_that_ran(compiled, monkeypatch):
+    monkeypatch.delenv("TVM_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    shown = json.loads(invoke("bench", compiled, "--runs", "1", "--json").stdout)
+    assert shown["threads"] == 1
+    text = invoke("bench", compiled, "--runs", "1", "--warmup", "1")
+    assert re.search(r"^  threads +1$", text.stdout, re.MULTILINE)
+    assert re.search(r"1 after 1 warm-up run$", text.stdout, re.MULTILINE)
+    assert re.search(r"^  peak memory +\S+ MiB$", text.stdout, re.MULTILINE)
+
+
+def test_far_too_many_threads(compiled):
+    result = invoke("bench", compiled, "--threads", "100000")
+    assert result.exit_code == 2
+    assert "UIF-USAGE-THREADS" in result.stderr
 
 
 def test_text(compiled, tmp_path):

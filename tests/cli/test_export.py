@@ -16,6 +16,7 @@ def test_writes_a_file_and_says_what_it_did(linear, tmp_path):
     assert result.exit_code == 0, result.output
     assert path.stat().st_size > 0
     assert result.stdout.startswith(f"wrote {path}")
+    assert "KiB) in" in result.stdout
     assert "cpu:" in result.stdout
     assert "kernels" in result.stdout
 
@@ -25,7 +26,7 @@ def test_levels(linear, tmp_path, level):
     result = invoke("export", linear, "-o", tmp_path / "m.uif", f"-O{level}", "--json")
     assert result.exit_code == 0, result.output
     body = json.loads(result.stdout)
-    assert (body["schema"], body["schema_version"]) == ("uif.export", 1)
+    assert (body["schema"], body["schema_version"]) == ("uif.export", 2)
     assert body["reports"]["cpu"]["optimize_level"] == level
     assert body["bytes"] == (tmp_path / "m.uif").stat().st_size
 
@@ -102,6 +103,23 @@ def test_refusals(linear, tmp_path, monkeypatch, arguments, code, fragments):
         assert fragment in result.stderr
     assert "Traceback" not in result.stderr
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_model_survives_a_slip_of_the_output_name(linear, tmp_path):
+    own = tmp_path / "own.onnx"
+    own.write_bytes(linear.read_bytes())
+    result = invoke("export", own, "-o", own)
+    assert result.exit_code == 2
+    assert "UIF-USAGE-OUTPUT" in result.stderr
+    assert own.read_bytes() == linear.read_bytes()
+
+
+@pytest.mark.parametrize("verb", ["export", "inspect"])
+def test_a_missing_model_is_told_once(tmp_path, verb):
+    result = invoke(verb, tmp_path / "nofile.onnx")
+    assert result.exit_code == 2
+    assert result.stderr.count("nofile.onnx") == 1
+    assert result.stderr.count("UIF-") == 1
 
 
 def test_unsupported_operators_are_all_listed(tmp_path):

@@ -113,7 +113,7 @@ def test_json_errors_are_json_on_stdout(failing_verb):
     failing_verb(errors.UnsupportedError([errors.UnsupportedOp("Foo", 2, "unknown", ("n1",))]))
     result = invoke("env", "--json")
     body = json.loads(result.stdout)
-    assert (body["schema"], body["schema_version"]) == ("uif.error", 1)
+    assert (body["schema"], body["schema_version"]) == ("uif.error", 2)
     assert body["error"]["code"] == "UIF-IMPORT-UNSUPPORTED"
     assert body["error"]["ops"] == [
         {"op": "Foo", "count": 2, "reason": "unknown", "locations": ["n1"], "hint": None}
@@ -141,6 +141,60 @@ def test_reader_that_goes_away_is_no_error():
     _, complaints = process.communicate(timeout=60)
     assert process.returncode == entry.PIPE_CLOSED
     assert complaints == ""
+
+
+full_device = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+
+
+@full_device
+@pytest.mark.parametrize(
+    "arguments",
+    [["env"], ["env", "--json"], ["targets", "list"], ["targets", "show", "cpu"], ["--help"]],
+    ids=" ".join,
+)
+@pytest.mark.parametrize(
+    "setting", [{}, {"PYTHONUNBUFFERED": "1"}, {"PYTHONIOENCODING": "ascii"}], ids=str
+)
+def test_full_stdout(arguments, setting):
+    """Text, JSON, tables and help, at the first write or at the last flush: one line."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", "import uif_command; uif_command.main()", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **setting},
+            check=False,
+        )
+    assert done.stderr == "error: cannot write to stdout: No space left on device\n"
+    assert done.returncode == entry.ENVIRONMENT
+
+
+@full_device
+def test_full_stdout_keeps_the_code_of_another_error():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", "import uif_command; uif_command.main()",
+             "targets", "show", "no-such-chip", "--json"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert "no-such-chip" in done.stderr
+    assert done.stderr.count("cannot write to stdout: No space left on device") == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", ["env", "env --json", "--version"])
+def test_closed_stdout(arguments):
+    python = f'exec "{sys.executable}" -c "import uif_command; uif_command.main()"'
+    done = subprocess.run(
+        ["sh", "-c", f"{python} {arguments} >&-"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == "error: cannot write to stdout: it is closed\n"
+    assert done.returncode == entry.ENVIRONMENT
 
 
 def test_interrupt_in_the_middle(tmp_path):

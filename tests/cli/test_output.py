@@ -15,7 +15,7 @@ def test_json_has_schema_and_version_and_is_strict(capsys):
     output.emit_json("x", {"a": float("nan"), "b": np.float32(1.5), "c": (1, {2}), 3: None})
     body = json.loads(capsys.readouterr().out, parse_constant=lambda _: pytest.fail("not JSON"))
     assert body == {
-        "schema": "uif.x", "schema_version": 1, "a": "nan", "b": 1.5, "c": [1, [2]], "3": None
+        "schema": "uif.x", "schema_version": 2, "a": "nan", "b": 1.5, "c": [1, [2]], "3": None
     }  # fmt: skip
 
 
@@ -35,6 +35,10 @@ def test_tables_show_names_as_they_are(capsys):
 )
 def test_sizes(nbytes, text):
     assert output.size_text(nbytes) == text
+
+
+def test_counts_agree_with_their_noun():
+    assert [output.counted(n, "kernel") for n in range(3)] == ["0 kernels", "1 kernel", "2 kernels"]
 
 
 def test_short_work_shows_nothing(capsys):

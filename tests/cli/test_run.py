@@ -82,6 +82,12 @@ def test_damaged_and_missing_files(compiled, tmp_path, x):
     assert "missing.uif" in missing.stderr
 
 
+def test_a_model_is_no_compiled_file(linear):
+    result = invoke("run", linear)
+    assert result.exit_code == 2
+    assert "this is an ONNX model: run uif export first" in result.stderr
+
+
 def test_wrong_target(compiled, tmp_path, x):
     result = invoke("run", compiled, "--target", "other", "--input", f"x=@{tmp_path}/x.npy")
     assert result.exit_code in (1, 2)

@@ -9,7 +9,14 @@ from typing import Any
 
 import click
 
-from uif_tvm.cli.output import PhaseProgress, emit_json, json_option, print_fields
+from uif_tvm.cli.output import (
+    PhaseProgress,
+    counted,
+    emit_json,
+    json_option,
+    print_fields,
+    threads_option,
+)
 from uif_tvm.cli.tensors import (
     complete_shapes,
     input_option,
@@ -25,7 +32,7 @@ DEFAULT_SECONDS = 3.0
 
 @click.command("bench")
 @click.argument("artifact", type=click.Path(path_type=Path))
-@click.option("--threads", type=click.IntRange(min=1), help="Threads; default: all cores.")
+@threads_option
 @click.option("--runs", type=click.IntRange(min=1), help="Measure exactly so many runs.")
 @click.option(
     "--seconds",
@@ -87,14 +94,15 @@ def command(
         )
     body: dict[str, Any] = {
         "artifact": str(artifact),
-        "threads": threads,
+        "threads": engine.threads,
         "made_up_inputs": sorted(made),
         "import_ms": import_ms,
         "load_ms": load_ms,
         "first_run_ms": first_run_ms,
         "warmup_runs": warmup,
         "latency_ms": latency.to_json(),
-        "stats": engine.get_stats(),
+        # The engine's own latencies include the warm-up runs: two truths in one document.
+        "stats": {k: v for k, v in engine.get_stats().items() if not k.startswith("latency_")},
     }
     body["peak_memory_mb"] = body["stats"].get("peak_memory_mb")
     if as_json:
@@ -111,11 +119,11 @@ def _print(artifact: Path, body: dict[str, Any]) -> None:
         "p90 / p99": f"{ms['p90']:.3f} / {ms['p99']:.3f} ms",
         "min / max": f"{ms['min']:.3f} / {ms['max']:.3f} ms",
         "mean": f"{ms['mean']:.3f} ms (standard deviation {ms['std']:.3f})",
-        "runs": f"{ms['runs']} after {body['warmup_runs']} warm-up runs",
+        "runs": f"{ms['runs']} after {counted(body['warmup_runs'], 'warm-up run')}",
         "load": f"{body['load_ms']:.1f} ms (and {body['import_ms']:.0f} ms to import TVM, once)",
         "first run": f"{body['first_run_ms']:.1f} ms",
-        "peak memory": "unknown" if peak is None else f"{peak:.1f} MB",
-        "threads": body["threads"] or "all cores",
+        "peak memory": "unknown" if peak is None else f"{peak:.1f} MiB",
+        "threads": body["threads"],
     }
     if body["made_up_inputs"]:
         rows["made-up inputs"] = ", ".join(body["made_up_inputs"])

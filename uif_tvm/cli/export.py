@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from uif_tvm.cli.output import PhaseProgress, emit_json, json_option
+from uif_tvm.cli.output import PhaseProgress, counted, emit_json, json_option, size_text
 from uif_tvm.cli.tensors import (
     complete_shapes,
     input_option,
@@ -135,8 +135,8 @@ def command(
             },
         )
         return
-    size = output.stat().st_size / 1e6
-    click.echo(f"wrote {output} ({size:.1f} MB) in {seconds:.1f} s for {', '.join(targets)}")
+    size = size_text(output.stat().st_size)
+    click.echo(f"wrote {output} ({size}) in {seconds:.1f} s for {', '.join(targets)}")
     for name, report in result.reports.items():
         for line in summary_lines(name, report):
             click.echo(f"  {line}")
@@ -179,7 +179,8 @@ def summary_lines(target: str, report: Mapping[str, Any]) -> list[str]:
     kinds = Counter(kernel["kind"] for kernel in report["kernels"])
     cached = sum(bool(kernel["cached"]) for kernel in report["kernels"])
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "no code"
-    lines = [f"{target}: {len(report['kernels'])} kernels ({counts}; {cached} from the cache)"]
+    kernels = counted(len(report["kernels"]), "kernel")
+    lines = [f"{target}: {kernels} ({counts}; {cached} from the cache)"]
     for row in report["placement"]:
         if row["where"] != "native":
             lines.append(f"  {row['op']} x{row['count']} runs as {row['where']}: {row['reason']}")

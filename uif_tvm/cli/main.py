@@ -10,8 +10,9 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO, cast
 
 import click
 
@@ -28,10 +29,49 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "env": ("env", "Show versions, whether they fit together, and what is missing."),
 }
 
-TIMEOUT, BUG, INTERRUPTED, PIPE_CLOSED = 5, 70, 130, 141
+ENVIRONMENT, TIMEOUT, BUG, INTERRUPTED, PIPE_CLOSED = 4, 5, 70, 130, 141
 
 #: Set to ``1`` to get Python's traceback with every error.
 TRACEBACK_VARIABLE = "UIF_TRACEBACK"
+
+
+class StdoutFault(Exception):
+    """Stdout does not take what is written: a full disk, a bad descriptor."""
+
+
+class _Stdout:
+    """Stdout whose faults can be told from those of other files."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    @property
+    def buffer(self) -> _Stdout:
+        """The bytes below; click writes to these where the text encoding is ASCII."""
+        return _Stdout(self._stream.buffer)
+
+    def write(self, data: str | bytes) -> int:
+        """Write ``data``; raises :class:`StdoutFault`."""
+        with _told_apart():
+            return int(self._stream.write(data))
+
+    def flush(self) -> None:
+        """Flush; raises :class:`StdoutFault`."""
+        with _told_apart():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _told_apart() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # no fault: the reader has seen enough
+        raise
+    except OSError as error:
+        raise StdoutFault(error.strerror or str(error)) from error
 
 
 class LazyGroup(click.Group):
@@ -92,7 +132,26 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _guarded(arguments: list[str]) -> int:
-    """Run the command line; every way it can end becomes an exit code and a readable message."""
+    """Run the command line with a watched stdout; returns the exit code."""
+    stdout = sys.stdout
+    if stdout is None:  # Python's way to say that the descriptor is closed
+        _report_stdout("it is closed")
+        return ENVIRONMENT
+    sys.stdout = cast(TextIO, _Stdout(stdout))
+    try:
+        return _run(arguments)
+    except StdoutFault as fault:
+        if _wants_traceback():
+            raise
+        _report_stdout(fault)
+        _discard_stdout()
+        return ENVIRONMENT
+    finally:
+        sys.stdout = stdout
+
+
+def _run(arguments: list[str]) -> int:
+    """Every way that the command line can end becomes an exit code and a readable message."""
     as_json = "--json" in arguments
     try:
         if "_UIF_COMPLETE" in os.environ:  # the shell asks for completions
@@ -102,6 +161,8 @@ def _guarded(arguments: list[str]) -> int:
             result = cli.invoke(ctx)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
+    except StdoutFault:
+        raise
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.ClickException as error:
@@ -122,8 +183,7 @@ def _guarded(arguments: list[str]) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except BrokenPipeError:
-        # Python would complain once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
         return PIPE_CLOSED
     except TimeoutError as error:
         if _wants_traceback():
@@ -149,6 +209,19 @@ def _emit_error(error: dict[str, object]) -> None:
     try:
         emit_json("error", {"error": error})
     except BrokenPipeError:
+        _discard_stdout()
+    except StdoutFault as fault:  # the error is told on stderr, and its exit code stays
+        _report_stdout(fault)
+        _discard_stdout()
+
+
+def _report_stdout(fault: object) -> None:
+    click.echo(f"error: cannot write to stdout: {fault}", err=True)
+
+
+def _discard_stdout() -> None:
+    """Python would complain once more when it flushes stdout at exit."""
+    with suppress(OSError, ValueError):  # no descriptor: nothing is flushed to one
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

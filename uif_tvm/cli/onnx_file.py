@@ -40,11 +40,15 @@ def summarise(path: Path) -> OnnxSummary:
 
     Raises:
         EnvironmentFault: the ``onnx`` package is missing.
-        ImportModelError: not an ONNX file, or an input is no tensor.
+        ImportModelError: missing, not an ONNX file, or an input is no tensor.
     """
     from uif_tvm import compat
 
     compat.require("onnx")
+    if not path.exists():
+        raise ImportModelError(
+            f"{path} does not exist", code="UIF-IMPORT-FILE", hint="pass the path of an .onnx file"
+        )
     from uif_tvm.frontends.onnx.load import load_model
 
     proto = load_model(path).proto

@@ -17,13 +17,19 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 #: Raised when a key of any ``--json`` output changes its meaning or goes away.
-JSON_VERSION = 1
+JSON_VERSION = 2
 
 #: Work shorter than this shows no progress display, seconds.
 PATIENCE = 1.0
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
+)
+
+threads_option = click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Threads; default: TVM_NUM_THREADS or OMP_NUM_THREADS where set, else physical cores.",
 )
 
 
@@ -90,6 +96,11 @@ def size_text(nbytes: int) -> str:
         if nbytes >= factor:
             return f"{round(nbytes / factor, 1):g} {unit}"
     return f"{nbytes} B"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 kernel``, ``2 kernels``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 class PhaseProgress:

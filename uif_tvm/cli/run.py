@@ -7,7 +7,13 @@ from typing import Any
 
 import click
 
-from uif_tvm.cli.output import PhaseProgress, emit_json, json_option, print_table
+from uif_tvm.cli.output import (
+    PhaseProgress,
+    emit_json,
+    json_option,
+    print_table,
+    threads_option,
+)
 from uif_tvm.cli.tensors import input_option, listed, read_inputs, write_outputs
 from uif_tvm.errors import UsageError
 
@@ -22,7 +28,7 @@ from uif_tvm.errors import UsageError
     help="Write each output to DIR/NAME.npy, and DIR/outputs.json.",
 )
 @click.option("--target", help="Which target of the file to run; default: the first that fits.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads; default: all cores.")
+@threads_option
 @json_option
 @click.pass_context
 def command(
