@@ -58,6 +58,8 @@ def load_model(model: Any) -> LoadedModel:
                 hint="save the weights as external data, see onnx.save_model",
             )
         data = path.read_bytes()
+    except ImportModelError:
+        raise
     except (OSError, ValueError) as exc:
         raise ImportModelError(f"cannot read {path}: {exc}", code="UIF-IMPORT-FILE") from exc
     return LoadedModel(_parse(data, str(path)), path.resolve().parent)
