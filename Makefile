@@ -53,8 +53,8 @@ lint: $(VENV)/.installed-dev tree ## Check style and layering
 
 .PHONY: types
 types: $(VENV)/.installed-dev tree ## Check types
-	@cd $(TREE) && $(CURDIR)/$(PY) -m mypy --config-file $(CURDIR)/pyproject.toml \
-	  --cache-dir $(CURDIR)/.mypy_cache uif_tvm
+	@cd $(TREE) && $(CURDIR)/$(PY) -m mypy --no-incremental \
+	  --config-file $(CURDIR)/pyproject.toml uif_tvm
 
 # The layout as it is installed, made of links, for tools that do not know package-dir.
 .PHONY: tree

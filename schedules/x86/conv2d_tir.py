@@ -7,6 +7,7 @@ address and the constant displacement of an instruction.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 Body = Callable[[Any], Any]
@@ -158,7 +159,7 @@ class Registers:
         *before, column = at
         if len(slots) == 1 or kernel.fused_blocks < LONG_EPILOGUE:
             stores = [
-                self._finished(kernel, [*before, column + i], lambda n, s=slot: read(s, n))
+                self._finished(kernel, [*before, column + i], partial(read, slot))
                 for i, slot in enumerate(self.buffers[slot] for slot in slots)
             ]
             return seq(*stores)

@@ -9,7 +9,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from uif_tvm.cli.inspect import memory_text
+
 from .conftest import WILD_NAME, invoke
+
+
+def test_memory_that_depends_on_open_dimensions_is_unknown():
+    assert memory_text({"weights": 2048, "activations": 1024}) == (
+        "weights 2 KiB, activations 1 KiB"
+    )
+    assert "activations unknown" in memory_text({"weights": 2048})
 
 
 def test_onnx(linear, open_linear):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,14 @@ def _inspect_uif(file: Path, target: str | None, everything: bool, as_json: bool
         _print_target(row, reports[row["id"]], everything)
 
 
+def memory_text(memory: Mapping[str, int]) -> str:
+    """Planned memory by kind; what depends on open dimensions is said to be unknown."""
+    parts = [f"{name} {size_text(value)}" for name, value in memory.items()]
+    if "activations" not in memory:
+        parts.append("activations unknown (they depend on open dimensions)")
+    return ", ".join(parts)
+
+
 def _print_target(row: dict[str, Any], report: dict[str, Any], everything: bool) -> None:
     kernels = report.get("kernels", [])
     kinds: Counter[str] = Counter()
@@ -118,10 +127,7 @@ def _print_target(row: dict[str, Any], report: dict[str, Any], everything: bool)
             + (", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none"),
             "fallbacks": "; ".join(f"{i['op']} x{i['count']} ({i['where']})" for i in fallen)
             or "none",
-            "memory": ", ".join(
-                f"{name} {size_text(value)}" for name, value in row["memory"].items()
-            )
-            or "not planned",
+            "memory": memory_text(row["memory"]),
             "decisions": f"{fired} rewrites done, {len(decisions) - fired} declined",
         },
     )
