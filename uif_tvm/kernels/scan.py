@@ -10,16 +10,20 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 
-def inclusive_scan(data: te.Tensor, axis: int, combine: Callable[[Any, Any], Any]) -> te.Tensor:
-    """``out[i] = combine(out[i - 1], data[i])`` along ``axis``; other axes run in parallel."""
+def lanes_along(shape: Sequence[Any], axis: int) -> tuple[Any, Any, Any]:
+    """How many elements stand before, along and after ``axis``: ``[outer, length, inner]``."""
     outer: Any = 1
     inner: Any = 1
-    for position, size in enumerate(data.shape):
-        if position < axis:
-            outer = outer * size
-        elif position > axis:
-            inner = inner * size
-    length = data.shape[axis]
+    for size in shape[:axis]:
+        outer = outer * size
+    for size in shape[axis + 1 :]:
+        inner = inner * size
+    return outer, shape[axis], inner
+
+
+def inclusive_scan(data: te.Tensor, axis: int, combine: Callable[[Any, Any], Any]) -> te.Tensor:
+    """``out[i] = combine(out[i - 1], data[i])`` along ``axis``; other axes run in parallel."""
+    outer, length, inner = lanes_along(data.shape, axis)
 
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
         source, target = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])

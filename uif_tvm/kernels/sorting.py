@@ -9,6 +9,8 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from uif_tvm.kernels.scan import lanes_along
+
 
 def _goes_first(a: Any, b: Any, descending: bool) -> tirx.Expr:
     """Whether ``a`` (which stands before ``b``) may stay there; NaN counts as the largest."""
@@ -25,14 +27,7 @@ def sort(data: te.Tensor, axis: int, descending: bool) -> list[te.Tensor]:
     A bottom-up merge sort of each lane: stable, n log n, no recursion. The scratch tensors are
     results only so that their memory is planned with everything else.
     """
-    outer: Any = 1
-    inner: Any = 1
-    for position, size in enumerate(data.shape):
-        if position < axis:
-            outer = outer * size
-        elif position > axis:
-            inner = inner * size
-    length = data.shape[axis]
+    outer, length, inner = lanes_along(data.shape, axis)
 
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
         source = T.buffer_proxy(ins[0])
