@@ -8,6 +8,29 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class DimRange:
+    """Which extents a symbolic dimension may have.
+
+    Args:
+        name: of the dimension; equal names have equal values in one run.
+        minimum: smallest extent.
+        maximum: largest extent; ``None`` for no limit.
+    """
+
+    name: str
+    minimum: int = 1
+    maximum: int | None = None
+
+    def __str__(self) -> str:
+        if self.maximum is None:
+            return self.name if self.minimum == 1 else f"{self.name}={self.minimum}.."
+        return f"{self.name}={self.minimum}..{self.maximum}"
+
+    def __contains__(self, extent: int) -> bool:
+        return extent >= self.minimum and (self.maximum is None or extent <= self.maximum)
+
+
+@dataclass(frozen=True)
 class TensorSpec:
     """One input or output.
 
@@ -15,23 +38,32 @@ class TensorSpec:
         name: as the model's author wrote it (any text).
         shape: elements along each axis; an ``int``, or a ``str`` naming a symbolic dimension.
         dtype: NumPy-style name (``float32``, ``int64``, ``bool``, ``bfloat16`` ...).
+        ranges: which extents the symbolic dimensions of an input may have, in the order of
+            their first axis; one that has no entry may be anything.
     """
 
     name: str
     shape: tuple[int | str, ...]
     dtype: str
+    ranges: tuple[DimRange, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(str(d) for d in self.shape)}]"
+        told = {dim.name: str(dim) for dim in self.ranges}
+        dims = ", ".join(told.get(d, d) if isinstance(d, str) else str(d) for d in self.shape)
+        return f"{self.name}: {self.dtype}[{dims}]"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for the manifest."""
-        return {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
+        """Plain data for the manifest; ``ranges`` (name -> [min, max]) only where there are any."""
+        data = {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
+        if self.ranges:
+            data["ranges"] = {dim.name: [dim.minimum, dim.maximum] for dim in self.ranges}
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TensorSpec:
         """Inverse of :meth:`to_json`."""
-        return cls(data["name"], tuple(data["shape"]), data["dtype"])
+        ranges = tuple(DimRange(name, *ends) for name, ends in data.get("ranges", {}).items())
+        return cls(data["name"], tuple(data["shape"]), data["dtype"], ranges)
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,27 @@ from hypothesis import strategies as st
 
 from uif_tvm.artifact.manifest import WEIGHTS, Manifest, Member, Section, Versions
 from uif_tvm.errors import ArtifactError
-from uif_tvm.signature import Signature, TensorSpec
+from uif_tvm.signature import DimRange, Signature, TensorSpec
 from uif_tvm.target.spec import Requirement
 
 TEXT = st.text(max_size=6)
 WORD = st.text(min_size=1, max_size=6)
 DIMS = st.integers(0, 2**63 - 1) | WORD
-SPECS = st.builds(
-    TensorSpec,
-    TEXT,
-    st.lists(DIMS, max_size=3).map(tuple),
-    st.sampled_from(["float32", "bool", "float8_e4m3fn"]),
-)
+
+
+@st.composite
+def tensor_specs(draw: st.DrawFn) -> TensorSpec:
+    shape = draw(st.lists(DIMS, max_size=3).map(tuple))
+    names = list(dict.fromkeys(dim for dim in shape if isinstance(dim, str)))
+    ranges = []
+    for name in draw(st.lists(st.sampled_from(names), unique=True)) if names else []:
+        least = draw(st.integers(0, 2**40))
+        ranges.append(DimRange(name, least, draw(st.none() | st.integers(least, 2**41))))
+    dtype = draw(st.sampled_from(["float32", "bool", "float8_e4m3fn"]))
+    return TensorSpec(draw(TEXT), shape, dtype, tuple(ranges))
+
+
+SPECS = tensor_specs()
 SIGNATURES = st.builds(
     Signature,
     st.lists(SPECS, max_size=3, unique_by=lambda spec: spec.name).map(tuple),
@@ -245,7 +254,7 @@ def test_bad_digests(digest: str) -> None:
 
 def test_a_newer_schema_names_the_version_to_install() -> None:
     error = refused(
-        {"format": "uif", "schema": 2, "versions": {"uif": "3.1"}, "new": [1]}, "SCHEMA"
+        {"format": "uif", "schema": 3, "versions": {"uif": "3.1"}, "new": [1]}, "SCHEMA"
     )
     assert error.hint == "pip install 'uif>=3.1'"
     assert "schema 2, written by uif 3.1" in error.message
@@ -279,3 +288,21 @@ def test_an_unknown_target_gets_the_list() -> None:
             manifest.section(wrong)  # type: ignore[arg-type]
         assert caught.value.code == "UIF-ARTIFACT-TARGET"
         str(caught.value).encode()
+
+
+@pytest.mark.parametrize(
+    "ranges", [{"m": [1, 2]}, {"n": [1]}, {"n": [2, 1]}, {"n": [-1, None]}, {"n": [None, 2]}, [1]]
+)
+def test_ranges_must_fit_the_shape(ranges: Any) -> None:
+    spec = {"name": "x", "shape": ["n", 3], "dtype": "float32", "ranges": {"n": [1, None]}}
+    section = Section("cpu", Requirement("x"), "targets/cpu/l", "targets/cpu/r", "main", (),
+                      Versions("1", "", ""))  # fmt: skip
+    members = {name: Member(1, DIGEST) for name in section.members}
+    good = Manifest("m", Signature((), ()), Versions("1", "", ""), (section,), members)
+    document = json.loads(good.to_bytes())
+    document["signature"]["inputs"] = [spec]
+    read = Manifest.from_bytes(json.dumps(document).encode())
+    assert read.signature.inputs[0].ranges == (DimRange("n", 1, None),)
+    spec["ranges"] = ranges
+    with pytest.raises(ArtifactError):
+        Manifest.from_bytes(json.dumps(document).encode())

@@ -4,6 +4,8 @@ Schema rule: the schema is one integer. A reader takes its own schema and older 
 unknown fields, so that anything a newer writer adds comes with a higher number. Of a newer schema
 only ``format``, ``schema`` and ``versions.uif`` are read, to say which version to install; those
 three keep their place and meaning for ever.
+
+Schema 2 adds ``ranges`` to tensors of the signature: name of a dimension -> [least, most or null].
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from uif_tvm.artifact.strictjson import REGET, Fields, dumps, loads
+from uif_tvm.artifact.strictjson import MAX_INT, REGET, Fields, dumps, loads
 from uif_tvm.errors import ArtifactError
-from uif_tvm.signature import Signature, TensorSpec
+from uif_tvm.signature import DimRange, Signature, TensorSpec
 from uif_tvm.target.spec import Requirement
 
-SCHEMA = 1
+SCHEMA = 2
 FORMAT = "uif"
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
@@ -273,7 +275,23 @@ def _tensor(row: Fields) -> TensorSpec:
     name, shape, dtype = row.text("name", empty=True), row.shape("shape"), row.text("dtype")
     if not _DTYPE.fullmatch(dtype):
         row.refuse(f"{dtype!r:.80} is no dtype")
-    return TensorSpec(name, shape, dtype)
+    ranges = row.mapping("ranges", _range) if "ranges" in row else {}
+    if odd := set(ranges) - set(shape):
+        row.refuse(f"the range of {sorted(odd)[0]!r:.80} belongs to no axis")
+    return TensorSpec(name, shape, dtype, tuple(ranges.values()))
+
+
+def _range(row: Fields, name: str) -> DimRange:
+    ends = row.take(name)
+    if not isinstance(ends, list) or len(ends) != 2:
+        row.refuse(f"the range of {name!r:.80} must be [least, most]")
+    least, most = ends
+    for end in (least, 0 if most is None else most):
+        if type(end) is not int or not 0 <= end <= MAX_INT:
+            row.refuse(f"the range of {name!r:.80} must hold integers from 0 to 2**63-1")
+    if most is not None and most < least:
+        row.refuse(f"the range of {name!r:.80} is empty")
+    return DimRange(name, least, most)
 
 
 def _section(row: Fields) -> Section:

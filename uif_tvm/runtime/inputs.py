@@ -42,6 +42,7 @@ def bind(signature: Signature, args: Sequence[Any], named: Mapping[str, Any]) ->
         for position, (value, spec) in enumerate(zip(values, specs, strict=True))
     ]
     _check_symbols(arrays, specs)
+    _check_ranges(arrays, specs)
     return arrays
 
 
@@ -180,4 +181,20 @@ def _check_symbols(arrays: Sequence[Array], specs: Sequence[TensorSpec]) -> None
                     f"dimension {want!r} is {value} in {first!r} but {have} in {spec.name!r}",
                     code="UIF-RUN-SHAPE",
                     hint="inputs that share a dimension need equal lengths along it",
+                )
+
+
+def _check_ranges(arrays: Sequence[Array], specs: Sequence[TensorSpec]) -> None:
+    """A symbolic dimension must lie in the range that the model was compiled for."""
+    for array, spec in zip(arrays, specs, strict=True):
+        for dim in spec.ranges:
+            axis = spec.shape.index(dim.name)
+            extent = array.shape[axis]
+            if extent not in dim:
+                most = "" if dim.maximum is None else f" to {dim.maximum}"
+                raise InputError(
+                    f"input {spec.name!r}: axis {axis} ({dim.name!r}) is {extent}, "
+                    f"the model takes {dim.minimum}{most or ' or more'}",
+                    code="UIF-RUN-RANGE",
+                    hint="export the model again with a range in dynamic_shapes that holds it",
                 )
