@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from uif_tvm.artifact.manifest import WEIGHTS, Manifest, Member, Section, Versions
+from uif_tvm.artifact.manifest import SCHEMA, WEIGHTS, Manifest, Member, Section, Versions
 from uif_tvm.errors import ArtifactError
 from uif_tvm.signature import DimRange, Signature, TensorSpec
 from uif_tvm.target.spec import Requirement
@@ -188,7 +188,7 @@ def test_structure_aware_mutations(data: Any) -> None:
         manifest = Manifest.from_bytes(json.dumps(changed).encode())
     except ArtifactError:
         return
-    assert json.loads(manifest.to_bytes()) == changed
+    assert json.loads(manifest.to_bytes()) == changed | {"schema": SCHEMA}
 
 
 def edited(**changes: Any) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def test_a_newer_schema_names_the_version_to_install() -> None:
         {"format": "uif", "schema": 3, "versions": {"uif": "3.1"}, "new": [1]}, "SCHEMA"
     )
     assert error.hint == "pip install 'uif>=3.1'"
-    assert "schema 2, written by uif 3.1" in error.message
+    assert "schema 3, written by uif 3.1" in error.message
 
 
 @pytest.mark.parametrize("writer", ["1'; rm -rf ~ #", "", "x" * 99, None, 3, ["1"]])

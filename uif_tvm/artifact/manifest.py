@@ -275,7 +275,11 @@ def _tensor(row: Fields) -> TensorSpec:
     name, shape, dtype = row.text("name", empty=True), row.shape("shape"), row.text("dtype")
     if not _DTYPE.fullmatch(dtype):
         row.refuse(f"{dtype!r:.80} is no dtype")
-    ranges = row.mapping("ranges", _range) if "ranges" in row else {}
+    ranges = {}
+    if "ranges" in row:
+        ranges = row.mapping("ranges", _range)
+        if not ranges:
+            row.refuse("field 'ranges' may be left out, but not be empty")
     if odd := set(ranges) - set(shape):
         row.refuse(f"the range of {sorted(odd)[0]!r:.80} belongs to no axis")
     return TensorSpec(name, shape, dtype, tuple(ranges.values()))
