@@ -15,15 +15,9 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.ops import REGISTRY
-from uif_tvm.relax_util import (
-    attributes,
-    constant_array,
-    make_constant,
-    op_name,
-    static_shape,
-)
-from uif_tvm.runtime.tensors import numpy_dtype
+from uif_tvm.ops.build import numpy_dtype
+from uif_tvm.relax_util import constant_array, make_constant, op_name, static_shape
+from uif_tvm.standard_ops import read
 
 if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext
@@ -40,7 +34,7 @@ class _Fold(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Call) -> Any:
         call = self.visit_expr_post_order(call)
-        value = _evaluate(call, [self._constant(arg) for arg in call.args])
+        value = self._evaluate(call)
         if value is None:
             return call
         self.folded += 1
@@ -51,27 +45,35 @@ class _Fold(PyExprMutator):  # type: ignore[misc]
             expr = self.lookup_binding(expr)
         return constant_array(expr)
 
-
-def _evaluate(call: Any, arrays: list[Any]) -> np.ndarray[Any, Any] | None:
-    """The call's value, or ``None`` when it is not constant, not known, or not worth it."""
-    name = op_name(call) if isinstance(call, Call) else None
-    shape = static_shape(call) if name else None
-    if name is None or shape is None:
-        return None
-    if name == "relax.reshape" and arrays[0] is not None:
-        return np.reshape(arrays[0], shape)
-    spec = REGISTRY.get(name.removeprefix("relax."))
-    if spec is None or not arrays or any(array is None for array in arrays):
-        return None
-    dtype = numpy_dtype(str(call.ty.dtype.dtype))
-    if int(np.prod(shape)) * dtype.itemsize > max(ALWAYS, GROWTH * sum(a.nbytes for a in arrays)):
-        return None
-    try:
-        value = spec.evaluate(arrays, attributes(call))
-    except (ArithmeticError, TypeError, ValueError):
-        return None  # such as an integer to a negative power: run time decides what that means
-    # A reference that promotes differently from Relax must not change the graph's types.
-    return value if value.dtype == dtype and value.shape == shape else None
+    def _evaluate(self, call: Any) -> np.ndarray[Any, Any] | None:
+        """The call's value, or ``None`` when it is not constant, not known, or not worth it."""
+        shape = static_shape(call) if isinstance(call, Call) else None
+        if shape is None:
+            return None
+        if op_name(call) == "relax.reshape":
+            array = self._constant(call.args[0])
+            return None if array is None else np.reshape(array, shape)
+        arrays = [self._constant(arg) for arg in call.args]
+        if not arrays or any(array is None for array in arrays):
+            return None
+        found = read(call)
+        if found is None or found[0].results != 1:
+            return None
+        dtype = numpy_dtype(str(call.ty.dtype.dtype))
+        known = sum(array.nbytes for array in arrays if array is not None)
+        if int(np.prod(shape)) * dtype.itemsize > max(ALWAYS, GROWTH * known):
+            return None
+        spec, operands, attrs = found
+        try:
+            value = spec.evaluate(
+                [None if operand is None else self._constant(operand) for operand in operands],
+                attrs,
+            )
+        except (ArithmeticError, TypeError, ValueError):
+            return None  # such as an integer to a negative power: run time decides what that means
+        # A reference that promotes differently from Relax must not change the graph's types.
+        fits = isinstance(value, np.ndarray) and value.dtype == dtype and value.shape == shape
+        return value if fits else None
 
 
 class FoldConstant(GraphPass):

@@ -66,6 +66,8 @@ def calls(mod: tvm.IRModule) -> Iterator[tuple[Any, Call]]:
 
 def attributes(call: Call) -> dict[str, Any]:
     """The attributes of a call by name."""
+    if isinstance(call.attrs, tvm.ir.DictAttrs):
+        return dict(call.attrs)
     info = getattr(type(call.attrs), "__tvm_ffi_type_info__", None)
     return {item.name: getattr(call.attrs, item.name) for item in info.fields} if info else {}
 
@@ -75,13 +77,34 @@ def op_name(call: Call) -> str | None:
     return call.op.name if isinstance(call.op, Op) else None
 
 
+#: How the names of functions begin that evaluate an operator on the host.
+HOST_FUNCTIONS = "uif.host."
+
+
+def host_function(call: Call) -> str | None:
+    """The function on the host that ``call`` calls back, ``None`` for every other call.
+
+    ``call_dps_packed`` fills tensors of known shapes, ``call_pure_packed`` returns tensors whose
+    shapes depend on the data.
+    """
+    name = op_name(call)
+    if name == "relax.call_dps_packed":
+        return str(call.args[0].global_symbol)
+    if name == "relax.call_pure_packed":
+        function = getattr(call.args[0], "global_symbol", "")
+        return str(function) if str(function).startswith(HOST_FUNCTIONS) else None
+    return None
+
+
 def host_op(call: Call) -> str:
     """The operator that a call back to the host evaluates, else the host function's own name.
 
     Frontends pass the operator's name as the first argument of ``uif.host.*`` functions.
     """
-    function, operands = call.args[:2]
-    name = getattr(operands.fields[0], "value", None) if len(operands.fields) else None
+    function, *operands = call.args
+    if len(operands) == 1 and isinstance(operands[0], relax.Tuple):
+        operands = list(operands[0].fields)
+    name = getattr(operands[0], "value", None) if operands else None
     return name if isinstance(name, str) else str(function.global_symbol)
 
 

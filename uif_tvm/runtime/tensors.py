@@ -2,7 +2,8 @@
 
 DLPack through NumPy refuses read-only arrays and ml_dtypes' types; both matter here (mapped
 weights are read-only, bfloat16 is ordinary), so tensors are made from integer aliases of the
-same memory and viewed under their real type.
+same memory and viewed under their real type. Complex numbers are pairs of real ones to the
+compiled code: an axis of two more.
 """
 
 from __future__ import annotations
@@ -48,15 +49,22 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An uninitialised C-contiguous array whose data starts at a multiple of 64 bytes."""
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    # Not by slicing: an empty slice starts at the array's first byte, aligned or not.
-    return np.ndarray(shape, dtype, buffer=raw.data, offset=-raw.ctypes.data % ALIGNMENT)
+    # Not by slicing: an empty slice starts at the array's first byte, aligned or not. The strides
+    # of an array without elements mean nothing to NumPy, but kernels check them.
+    strides = [dtype.itemsize]
+    for extent in reversed(shape[1:]):
+        strides.insert(0, strides[0] * extent)
+    return np.ndarray(
+        shape,
+        dtype,
+        buffer=raw.data,
+        offset=-raw.ctypes.data % ALIGNMENT,
+        strides=strides[: len(shape)],
+    )
 
 
 def aligned(array: Array) -> Array:
-    """``array`` itself when the runtime can take its memory, else an aligned copy.
-
-    Strides of an array without elements mean nothing to NumPy, but kernels check them.
-    """
+    """``array`` itself when the runtime can take its memory, else an aligned copy."""
     if array.size and array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0:
         return array
     copy = aligned_empty(array.shape, array.dtype)
@@ -69,13 +77,16 @@ def to_tensor(ffi: Any, create_view: Callable[..., Any], array: Array) -> Any:
 
     The tensor does not own the memory: the caller keeps ``array`` alive while it is used.
     """
+    if array.dtype.kind == "c":
+        parts = array.view(array.real.dtype).reshape(*array.shape, 2)
+        return to_tensor(ffi, create_view, parts)
     extended = is_extended(array.dtype)
     if array.flags.writeable and not extended:
         return ffi.from_dlpack(array, require_alignment=ALIGNMENT, require_contiguous=True)
     bits = np.dtype(f"uint{8 * array.dtype.itemsize}") if extended else array.dtype
     size = max(array.nbytes, 1)
     memory = memoryview((ctypes.c_uint8 * size).from_address(array.ctypes.data))
-    alias = np.frombuffer(memory, np.uint8)[: array.nbytes].view(bits).reshape(array.shape)
+    alias = np.ndarray(array.shape, bits, buffer=memory, strides=array.strides)
     tensor = ffi.from_dlpack(alias, require_alignment=ALIGNMENT, require_contiguous=True)
     if extended:
         tensor = create_view(tensor, ffi.Shape(array.shape), array.dtype.name, 0)
@@ -84,6 +95,8 @@ def to_tensor(ffi: Any, create_view: Callable[..., Any], array: Array) -> Any:
 
 def to_numpy(ffi: Any, create_view: Callable[..., Any], tensor: Any, dtype: np.dtype[Any]) -> Array:
     """A runtime tensor as an array that keeps it alive, no copy."""
+    if dtype.kind == "c":
+        return np.from_dlpack(tensor).view(dtype)[..., 0]
     if is_extended(dtype):
         tensor = create_view(tensor, ffi.Shape(tensor.shape), f"uint{8 * dtype.itemsize}", 0)
         return np.from_dlpack(tensor).view(dtype)
