@@ -8,7 +8,7 @@ declared                                 stored   what an element holds
 ``string``                               int64    id of the text, see :mod:`uif_tvm.runtime.strings`
 ``int4``, ``int2``                       int8     the number itself, one element a byte
 ``uint4``, ``uint2``                     uint8    the number itself, one element a byte
-``float8_*``, ``float4_e2m1fn``          uint8    the bit pattern (4-bit ones in the low nibble)
+``float8_*``, ``float6_*``, ``float4_*`` uint8    the bit pattern, in the low bits
 ======================================== ======== ===============================================
 
 So whatever only moves elements (reshape, gather, concat, where ...) works on the stored type as
@@ -33,6 +33,8 @@ _SMALL_FLOATS = (
     "float8_e5m2",
     "float8_e5m2fnuz",
     "float8_e8m0fnu",
+    "float6_e2m3fn",
+    "float6_e3m2fn",
     "float4_e2m1fn",
 )
 _STORED = {

@@ -52,6 +52,9 @@ class Strings:
         self._texts = list(texts)
         self._ids = {text: number for number, text in enumerate(self._texts)}
 
+    def __len__(self) -> int:
+        return len(self._texts)
+
     @property
     def texts(self) -> tuple[str, ...]:
         """All texts in the order of their ids."""
@@ -111,7 +114,10 @@ class RunStrings(Strings):
     def __init__(self, model: Strings) -> None:
         super().__init__(())
         self._model = model
-        self._base = len(model.texts)
+        self._base = len(model)
+
+    def __len__(self) -> int:
+        return self._base + super().__len__()
 
     @property
     def texts(self) -> tuple[str, ...]:

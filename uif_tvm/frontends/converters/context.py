@@ -25,6 +25,8 @@ from uif_tvm.frontends.onnx.values import (
     shape_of,
     simplify,
 )
+from uif_tvm.runtime.elements import stored_dtype
+from uif_tvm.runtime.strings import TEXT
 
 if TYPE_CHECKING:
     from tvm.relax import BlockBuilder
@@ -225,10 +227,11 @@ class NodeContext:
         return self.bb.emit(call_with_dims(self.bb, function, tensors, dims, name), self._name)
 
     def const(self, value: Any, dtype: str) -> relax.Expr:
-        """A small constant."""
+        """A small constant; of a text only 0 makes sense, which stands for the empty one."""
         from uif_tvm.frontends.onnx.tensors import numpy_dtype_named
 
-        return self.importer.constant(np.asarray(value, numpy_dtype_named(dtype)))
+        chosen = stored_dtype(dtype) if dtype == TEXT else dtype
+        return self.importer.constant(np.asarray(value, numpy_dtype_named(chosen)))
 
     def cast(self, expr: relax.Expr, dtype: str) -> relax.Expr:
         """``expr`` in another dtype; unchanged when it has it."""

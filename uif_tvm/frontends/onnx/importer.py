@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from uif_tvm.errors import ImportModelError, UifError, UnsupportedError, UnsupportedOp
+from uif_tvm.errors import ImportModelError, UifError
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
 from uif_tvm.frontends.converters.registry import find
 from uif_tvm.frontends.onnx.attributes import (
@@ -21,23 +20,31 @@ from uif_tvm.frontends.onnx.attributes import (
     schema_defaults,
     schema_of,
 )
+from uif_tvm.frontends.onnx.elements import check_elements, declare_elements
 from uif_tvm.frontends.onnx.fold import can_fold, fold, fold_symbolic
 from uif_tvm.frontends.onnx.functions import expand_schema_function
 from uif_tvm.frontends.onnx.host import host_call
+from uif_tvm.frontends.onnx.nodes import check_arity, describe, needed, reason_of
+from uif_tvm.frontends.onnx.notes import NO_CONVERTER, Notes, reason_code
 from uif_tvm.frontends.onnx.symbolic import materialise, require_value
 from uif_tvm.frontends.onnx.tensors import to_numpy
-from uif_tvm.frontends.onnx.validate import domain_of, fail, node_label, nodes_below
+from uif_tvm.frontends.onnx.tentative import RefusedWithinError, tentative
+from uif_tvm.frontends.onnx.validate import domain_of, fail, node_label
 from uif_tvm.frontends.onnx.values import (
     Absent,
     Array,
     Dynamic,
+    HostSequence,
     Known,
     Poison,
     SequenceValue,
     Symbolic,
+    UnknownShapeError,
     Value,
     is_static,
 )
+from uif_tvm.runtime.elements import element_name, stored_dtype, to_stored
+from uif_tvm.runtime.strings import Strings
 
 MAX_CALL_DEPTH = 64
 
@@ -92,10 +99,9 @@ class GraphImporter:
         self._host_fallback = host_fallback
         self.folder = folder
         self.functions = functions
-        self.removed: Counter[str] = Counter()
+        self.notes = Notes()
         self.examples: dict[Any, tuple[str, Array]] = {}
-        self.specialised: list[str] = []
-        self._refused: dict[tuple[str, str, str | None], list[str]] = {}
+        self.strings = Strings()
         self._constants: dict[int, tuple[Array, relax.Expr]] = {}
         self._scope = Scope({})
         self._depth = 0
@@ -106,16 +112,14 @@ class GraphImporter:
     # --- what converters use -----------------------------------------------------------------
 
     def constant(self, array: Array) -> relax.Expr:
-        """A Relax constant, shared between uses of one array."""
+        """A Relax constant in the stored type, shared between uses of one array."""
         if array.size == 0:  # TVM cannot store a constant of no elements
             shape = relax.ShapeExpr(list(array.shape))
-            return self.bb.emit(relax.op.zeros(shape, str(array.dtype)))
+            return self.bb.emit(relax.op.zeros(shape, stored_dtype(element_name(array))))
         kept = self._constants.get(id(array))
         if kept is None:
-            kept = (
-                array,
-                relax.const(np.ascontiguousarray(array).reshape(array.shape), str(array.dtype)),
-            )
+            stored = np.asarray(to_stored(array, self.strings), order="C")
+            kept = (array, relax.const(stored, str(stored.dtype)))
             self._constants[id(array)] = kept
         return kept[1]
 
@@ -125,7 +129,7 @@ class GraphImporter:
 
     def count_removed(self, op_type: str) -> None:
         """Note an operator that means nothing at inference."""
-        self.removed[op_type] += 1
+        self.notes.removed[op_type] += 1
 
     def specialise(self, expr: relax.Expr) -> Array | None:
         """The example value of a model input that has to be known at import, if it is one.
@@ -135,9 +139,9 @@ class GraphImporter:
         if expr not in self.examples:
             return None
         name, array = self.examples[expr]
-        if name not in self.specialised:
-            self.specialised.append(name)
-            require_value(self.bb, expr, array)
+        if name not in self.notes.specialised:
+            self.notes.specialised.append(name)
+            require_value(self.bb, expr, to_stored(array, self.strings))
         return array
 
     def open_blocks(self) -> tuple[int, ...]:
@@ -155,9 +159,7 @@ class GraphImporter:
 
     def run_branch(self, graph: Any) -> tuple[list[Value], relax.BindingBlock]:
         """Convert a subgraph into a binding block of its own."""
-        self._blocks += 1
-        self._open_blocks.append(self._blocks)
-        self.bb._begin_binding_block()
+        self.open_block()
         try:
             outputs = self.run_subgraph(graph, {})
             for output in outputs:
@@ -170,9 +172,19 @@ class GraphImporter:
                 for value in outputs
             ]
         finally:
-            self._open_blocks.pop()
-            block = self.bb._end_block()
+            block = self.close_block()
         return outputs, block
+
+    def open_block(self) -> None:
+        """Begin a binding block of its own; what is defined there is out of scope outside."""
+        self._blocks += 1
+        self._open_blocks.append(self._blocks)
+        self.bb._begin_binding_block()
+
+    def close_block(self) -> relax.BindingBlock:
+        """End the block begun last."""
+        self._open_blocks.pop()
+        return self.bb._end_block()
 
     # --- graphs ------------------------------------------------------------------------------
 
@@ -204,7 +216,7 @@ class GraphImporter:
             self._depth -= 1
 
     def _run_nodes(self, nodes: Sequence[Any], outputs: Sequence[str]) -> None:
-        for node in _needed(nodes, outputs):
+        for node in needed(nodes, outputs):
             self._run_node(resolved(node, self._scope.references))
 
     def _run_node(self, node: Any) -> None:
@@ -216,24 +228,7 @@ class GraphImporter:
             version = 1
         else:
             version = self._scope.versions.get(domain, 1)
-        try:
-            results = self._evaluate(node, domain, version, inputs)
-        except Unsupported as exc:
-            hosted = self._on_host(node, domain, version, inputs)
-            if hosted is None:
-                self._refuse(node, domain, exc.reason, exc.hint)
-            results = [Poison()] * len(node.output) if hosted is None else hosted
-        except (UifError, ImportError):
-            raise  # an ImportError is a fault of the installation, not of the node
-        except Exception as exc:
-            detail = _reason(exc)
-            raise ImportModelError(
-                f"node {node_label(node)!r} ({node.op_type}) does not fit its inputs "
-                f"{_describe(inputs)}: {detail}",
-                code="UIF-IMPORT-NODE",
-                op=node_label(node),
-                hint="check the node's attributes and input shapes against the ONNX operator",
-            ) from exc
+        results = self._results(node, domain, version, inputs)
         for name, result in zip(node.output, results, strict=False):
             if name:
                 self._scope.values[name] = result
@@ -241,29 +236,70 @@ class GraphImporter:
         if missing:
             fail("OUTPUT", f"has no output {missing[0]!r}", node)
 
+    def _results(
+        self, node: Any, domain: str, version: int, inputs: Sequence[Value | None]
+    ) -> list[Value]:
+        """Convert the node; where that fails, leave it to the host or note the refusal."""
+        if self._host_fallback and any(a.HasField("g") or a.graphs for a in node.attribute):
+            hosted = self._tentatively(node, domain, version, inputs)
+            if hosted is not None:
+                return hosted
+        try:
+            return self._evaluate(node, domain, version, inputs)
+        except (Unsupported, UnknownShapeError) as exc:
+            hosted = self._on_host(node, domain, inputs, str(exc))
+            if hosted is None:
+                self.notes.refuse(node, domain, str(exc), getattr(exc, "hint", None))
+            return hosted or [Poison()] * len(node.output)
+        except (UifError, ImportError):
+            raise  # an ImportError is a fault of the installation, not of the node
+        except Exception as exc:
+            detail = reason_of(exc)
+            hosted = self._on_host(node, domain, inputs, f"conversion failed: {detail}")
+            if hosted is not None:
+                return hosted
+            raise ImportModelError(
+                f"node {node_label(node)!r} ({node.op_type}) does not fit its inputs "
+                f"{describe(inputs)}: {detail}",
+                code="UIF-IMPORT-NODE",
+                op=node_label(node),
+                hint="check the node's attributes and input shapes against the ONNX operator",
+            ) from exc
+
+    def _tentatively(
+        self, node: Any, domain: str, version: int, inputs: Sequence[Value | None]
+    ) -> list[Value] | None:
+        """Convert a node with subgraphs as a whole or run it on the host as a whole."""
+        try:
+            with tentative(self):
+                return self._evaluate(node, domain, version, inputs)
+        except (RefusedWithinError, Unsupported, UnknownShapeError) as exc:
+            return self._on_host(node, domain, inputs, str(exc))
+
     def _evaluate(
         self, node: Any, domain: str, version: int, inputs: Sequence[Value | None]
     ) -> list[Value]:
         if any(isinstance(value, Poison) for value in inputs):
             if self._unknown(node, domain, version):
-                raise Unsupported("no converter for this operator")
+                raise Unsupported(NO_CONVERTER)
             return [Poison()] * len(node.output)
         function = self.functions.get((domain, node.op_type))
         if function is not None:
             return self._call(function, node, inputs)
-        _check_arity(node, schema_of(domain, node.op_type, version))
+        check_arity(node, schema_of(domain, node.op_type, version))
         attrs = read_attributes(node, domain, version, self.folder)
         folded = self._fold(node, domain, version, attrs, inputs)
         if folded is not None:
             return folded
         convert = find(domain, node.op_type, version)
         if convert is not None:
-            context = NodeContext(self, node, version, attrs, inputs)
-            result = convert(context)
-            return [self._wrap(item) for item in (result if isinstance(result, list) else [result])]
+            check_elements(node.op_type, domain, attrs, inputs)
+            result = convert(NodeContext(self, node, version, attrs, inputs))
+            wrapped = [self._wrap(r) for r in (result if isinstance(result, list) else [result])]
+            return declare_elements(schema_of(domain, node.op_type, version), inputs, wrapped)
         body = expand_schema_function(node, domain, version, inputs)
         if body is None:
-            raise Unsupported("no converter for this operator")
+            raise Unsupported(NO_CONVERTER)
         return self._call(body, node, inputs)
 
     def _unknown(self, node: Any, domain: str, version: int) -> bool:
@@ -295,7 +331,7 @@ class GraphImporter:
         return None
 
     def _wrap(self, result: Any) -> Value:
-        if isinstance(result, (Known, Symbolic, SequenceValue, Absent, Poison)):
+        if isinstance(result, (Known, Symbolic, SequenceValue, HostSequence, Absent, Poison)):
             return result
         value = result if isinstance(result, Dynamic) else Dynamic(result)
         if value.expr.ty.shape is not None and is_static(value.shape) and 0 in value.shape:
@@ -325,72 +361,11 @@ class GraphImporter:
             return [scope.lookup(name) if name in wanted else Absent() for name in function.output]
 
     def _on_host(
-        self, node: Any, domain: str, version: int, inputs: Sequence[Value | None]
+        self, node: Any, domain: str, inputs: Sequence[Value | None], reason: str
     ) -> list[Value] | None:
-        if not self._host_fallback or any(isinstance(value, Poison) for value in inputs):
+        if not self._host_fallback:
             return None
-        return host_call(self.bb, node, domain, version, inputs)
-
-    # --- unsupported operators ----------------------------------------------------------------
-
-    def _refuse(self, node: Any, domain: str, reason: str, hint: str | None) -> None:
-        name = f"{domain}::{node.op_type}" if domain else str(node.op_type)
-        self._refused.setdefault((name, reason, hint), []).append(node_label(node))
-
-    def raise_refused(self) -> None:
-        """Report everything that was refused, if anything was.
-
-        Raises:
-            UnsupportedError: with one entry per operator and reason.
-        """
-        if self._refused:
-            raise UnsupportedError(
-                [
-                    UnsupportedOp(name, len(nodes), reason, tuple(nodes), hint)
-                    for (name, reason, hint), nodes in self._refused.items()
-                ],
-                hint="write a converter (uif_tvm/frontends/converters), or rewrite the model",
-            )
-
-
-def _check_arity(node: Any, schema: Any | None) -> None:
-    if schema is None:
-        return
-    given = len(node.input)
-    if given < schema.min_input or given > schema.max_input:
-        fail("ARITY", f"has {given} inputs; {schema.min_input} to {schema.max_input} fit", node)
-    if len(node.output) > schema.max_output:
-        fail("ARITY", f"has {len(node.output)} outputs; at most {schema.max_output} fit", node)
-
-
-def _describe(inputs: Sequence[Value | None]) -> str:
-    def one(value: Value | None) -> str:
-        if isinstance(value, (Known, Symbolic)):
-            return f"{value.dtype}{list(value.shape)}"
-        if isinstance(value, Dynamic):
-            return str(value.expr.ty).replace("\n", " ")
-        return type(value).__name__
-
-    return "(" + ", ".join(one(value) for value in inputs) + ")"
-
-
-def _reason(exc: Exception) -> str:
-    """The telling line of an error, which TVM hides among source excerpts."""
-    lines = [line.strip() for line in str(exc).splitlines() if line.strip(" |^")]
-    telling = [line for line in lines if "error:" in line or "Check failed" in line]
-    return (telling or lines or [type(exc).__name__])[0]
-
-
-def _needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
-    """The nodes that the outputs depend on, in order."""
-    wanted = set(outputs)
-    kept = []
-    for node in reversed(nodes):
-        if any(name in wanted for name in node.output if name):
-            kept.append(node)
-            wanted.update(name for inner in nodes_below([node]) for name in inner.input if name)
-            for inner in nodes_below([node]):
-                for attribute in inner.attribute:
-                    for sub in [attribute.g, *attribute.graphs]:
-                        wanted.update(value.name for value in sub.output)
-    return kept[::-1]
+        values = host_call(self, node, domain, inputs, self._scope)
+        if values is not None:
+            self.notes.run_on_host(node, domain, reason_code(reason))
+        return values

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from uif_tvm.errors import ImportModelError, UnsupportedError, UnsupportedOp
+from uif_tvm.errors import ImportModelError
 from uif_tvm.frontends.onnx.values import Array
+from uif_tvm.runtime.strings import TEXT
 
 MAX_ELEMENTS = 1 << 40
 MMAP_FROM = 1 << 20
@@ -30,19 +31,13 @@ def _fail(tensor: Any, text: str, hint: str | None = None) -> ImportModelError:
 
 
 def numpy_dtype(data_type: int, what: str) -> np.dtype[Any]:
-    """NumPy (or ml_dtypes) dtype of an ONNX element type.
+    """NumPy (or ml_dtypes) dtype of an ONNX element type; ``object`` for texts.
 
     Raises:
-        ImportModelError: no such element type, or one without numbers (strings).
+        ImportModelError: no such element type.
     """
-    from onnx import TensorProto, helper
+    from onnx import helper
 
-    if data_type == TensorProto.STRING:
-        raise UnsupportedError(
-            [UnsupportedOp("string tensors", 1, "text does not run on a device", (what,))],
-            code="UIF-IMPORT-STRING",
-            hint="cut the text processing off the model and run it on the host",
-        )
     try:
         dtype: np.dtype[Any] = np.dtype(helper.tensor_dtype_to_np_dtype(data_type))
         return dtype
@@ -50,6 +45,16 @@ def numpy_dtype(data_type: int, what: str) -> np.dtype[Any]:
         raise ImportModelError(
             f"{what}: element type {data_type} does not exist", code="UIF-IMPORT-TENSOR"
         ) from exc
+
+
+def dtype_name(data_type: int, what: str) -> str:
+    """Name of an ONNX element type as signatures write it: ``float32``, ``string`` ...
+
+    Raises:
+        ImportModelError: no such element type.
+    """
+    dtype = numpy_dtype(data_type, what)
+    return TEXT if dtype.kind == "O" else dtype.name
 
 
 def packed_bytes(data_type: int, count: int) -> int:
@@ -82,6 +87,9 @@ def to_numpy(tensor: Any, folder: Path | None) -> Array:
     dtype = numpy_dtype(tensor.data_type, f"tensor {tensor.name!r}")
     if tensor.HasField("segment"):
         raise _fail(tensor, "segmented tensors are not allowed in a model")
+    text = dtype.kind == "O"
+    if text and (tensor.data_location == TensorProto.EXTERNAL or tensor.HasField("raw_data")):
+        raise _fail(tensor, "texts cannot be stored as raw data")
     expected = packed_bytes(tensor.data_type, count)
     if tensor.data_location == TensorProto.EXTERNAL:
         return _external(tensor, folder, dims, dtype, expected)
@@ -97,6 +105,7 @@ def to_numpy(tensor: Any, folder: Path | None) -> Array:
             len(tensor.int64_data),
             len(tensor.uint64_data),
             len(tensor.int32_data),
+            len(tensor.string_data),
         )
         wanted = {"complex64": 2 * count, "complex128": 2 * count}.get(str(dtype), count)
         if expected < count * dtype.itemsize:
@@ -185,7 +194,9 @@ def _inside(tensor: Any, folder: Path | None, location: str) -> Path:
 
 
 def numpy_dtype_named(name: str) -> np.dtype[Any]:
-    """NumPy dtype of a dtype name, ``bfloat16`` and the small floats included."""
+    """NumPy dtype of a dtype name, ``bfloat16``, small floats and texts included."""
+    if name == TEXT:
+        return np.dtype(object)
     try:
         return np.dtype(name)
     except TypeError:

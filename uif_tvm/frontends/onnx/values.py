@@ -8,11 +8,17 @@ are only settled at run time), *dynamic* (a Relax expression), a *sequence* of s
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from uif_tvm.runtime.elements import element_name
+from uif_tvm.signature import DimRange
 
 if TYPE_CHECKING:
     from tvm import ir, relax
@@ -34,8 +40,8 @@ class Known:
 
     @property
     def dtype(self) -> str:
-        """NumPy-style dtype name."""
-        return str(self.array.dtype)
+        """NumPy-style dtype name, ``string`` for texts."""
+        return element_name(self.array)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +64,16 @@ class Symbolic:
 
 @dataclass(frozen=True, eq=False)
 class Dynamic:
-    """A tensor computed at run time; ``settled`` caches its elements once read as dimensions."""
+    """A tensor computed at run time; ``settled`` caches its elements once read as dimensions.
+
+    Args:
+        expr: the tensor in its stored type, see :mod:`uif_tvm.runtime.elements`.
+        element: its declared dtype where that differs from the stored one.
+    """
 
     expr: relax.Expr
     settled: dict[tuple[int, ...], Symbolic] = field(default_factory=dict)
+    element: str | None = None
 
     @property
     def shape(self) -> tuple[Dim, ...]:
@@ -70,8 +82,8 @@ class Dynamic:
 
     @property
     def dtype(self) -> str:
-        """NumPy-style dtype name."""
-        return str(self.expr.ty.dtype)
+        """NumPy-style name of the declared dtype."""
+        return self.element or str(self.expr.ty.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +91,19 @@ class SequenceValue:
     """An ONNX sequence of known length."""
 
     items: tuple[Value, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class HostSequence:
+    """An ONNX sequence made at run time, by the host: how many items it has is not known.
+
+    Args:
+        expr: the list of tensors, which only calls of the host read.
+        type_proto: its ONNX type.
+    """
+
+    expr: relax.Expr
+    type_proto: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +117,11 @@ class Poison:
 
 
 Tensor: TypeAlias = Known | Symbolic | Dynamic
-Value: TypeAlias = Known | Symbolic | Dynamic | SequenceValue | Absent | Poison
+Value: TypeAlias = Known | Symbolic | Dynamic | SequenceValue | HostSequence | Absent | Poison
+
+
+class UnknownShapeError(ValueError):
+    """Even the rank of a tensor is settled at run time only."""
 
 
 def shape_of(expr: relax.Expr) -> tuple[Dim, ...]:
@@ -101,7 +130,7 @@ def shape_of(expr: relax.Expr) -> tuple[Dim, ...]:
 
     shape = expr.ty.shape
     if shape is None:
-        raise ValueError(f"a tensor of rank {expr.ty.ndim} with unknown shape")
+        raise UnknownShapeError("an operand's rank is known at run time only")
     return tuple(int(dim) if isinstance(dim, (int, tirx.IntImm)) else dim for dim in shape.values)
 
 
@@ -115,16 +144,33 @@ SIZE_PREFIX = "n_"
 
 _LARGEST = 1 << 40
 
+_ranges: ContextVar[Mapping[Any, DimRange]] = ContextVar("_ranges")
+
+
+@contextmanager
+def known_ranges(ranges: Mapping[Any, DimRange]) -> Iterator[None]:
+    """Within this context, arithmetic knows the ranges of the model's symbolic dimensions."""
+    token = _ranges.set(ranges)
+    try:
+        yield
+    finally:
+        _ranges.reset(token)
+
 
 def analyzer_of(*exprs: Any) -> Any:
     """TVM's arithmetic analyzer, told which variables of the expressions are extents."""
     from tvm import ir, sym, tirx
 
     analyzer = sym.Analyzer()
+    ranges = _ranges.get({})
     for expr in exprs:
         if isinstance(expr, ir.Expr):
             for variable in tirx.analysis.undefined_vars(expr):
-                if variable.name.startswith(SIZE_PREFIX):
+                if variable in ranges:
+                    dim = ranges[variable]
+                    most = _LARGEST if dim.maximum is None else dim.maximum
+                    analyzer.update(variable, sym.ConstIntBound(dim.minimum, most))
+                elif variable.name.startswith(SIZE_PREFIX):
                     analyzer.update(variable, sym.ConstIntBound(0, _LARGEST))
     return analyzer
 
