@@ -47,7 +47,7 @@ class Legalize(GraphPass):
                 stage="compile",
                 code="UIF-COMPILE-NO-KERNEL",
                 target=ctx.target.id,
-                hint="register a legalisation for it in uif_tvm/kernels/legalize.py",
+                hint="register a legalisation for it in uif_tvm/kernels/legalize",
             )
         return mod
 

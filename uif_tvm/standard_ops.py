@@ -6,7 +6,7 @@ registered with TVM as ``uif.<name>``, its types inferred by the spec, its attri
     y = uif.hard_swish(x)        z = uif.rope(x, cos, sin, interleaved=False)
 
 So all passes, placement and reports see operators by their standard names, and the kernel map
-(``uif_tvm/kernels/legalize.py``) has one entry for each.
+(``uif_tvm.kernels.legalize``) has one entry for each.
 """
 
 from __future__ import annotations

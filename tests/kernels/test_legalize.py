@@ -11,6 +11,7 @@ from tvm import relax, tirx
 from tvm.ir import Op
 
 from tests.models import constant, engine, imported, module
+from uif_tvm import ops
 from uif_tvm.kernels.legalize import LEGALIZE
 
 
@@ -23,9 +24,15 @@ def kernels(inputs: Any, body: Any) -> dict[str, tirx.PrimFunc]:
     }
 
 
-@pytest.mark.parametrize("name", LEGALIZE)
-def test_every_entry_has_a_default_to_fall_back_on(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in LEGALIZE if name.startswith("relax.")])
+def test_every_entry_of_relax_has_a_default_to_fall_back_on(name: str) -> None:
     assert Op.get(name).get_attr("FLegalize") is not None
+
+
+@pytest.mark.parametrize("name", [name for name in LEGALIZE if name.startswith("uif.")])
+def test_every_other_entry_is_the_kernel_of_a_standard_operator(name: str) -> None:
+    spec = ops.find_graph_op(name)
+    assert spec is not None and spec.relax is None
 
 
 def test_row_kernels_declare_what_fuses_with_them() -> None:
