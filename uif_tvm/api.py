@@ -72,6 +72,7 @@ def export(
     target_device: str | Sequence[str] = "cpu",
     fallback_mode: str = "host",
     *,
+    dynamic_shapes: Any = None,
     verify: bool = False,
     cache_dir: str | os.PathLike[str] | None = DEFAULT_CACHE,
     save_temps: str | os.PathLike[str] | None = None,
@@ -93,6 +94,9 @@ def export(
         target_device: target id, or several for one file.
         fallback_mode: ``"error"``, ``"compose"`` or ``"host"``: what to do with operators that
             the target lacks.
+        dynamic_shapes: axes of inputs that stay open, with names and ranges:
+            ``{"x": {0: "batch", 2: ("seq", 1, 512)}}``; or ``"auto"`` for every axis that the
+            model leaves open. The other axes are compiled in. See the README.
         verify: run the result against level 0 on ``dummy_input`` before the file is written.
         cache_dir: folder of the kernel cache, by default ``UIF_CACHE_DIR`` where that is set,
             else one in the user's cache folder; ``None`` for none.
@@ -138,7 +142,9 @@ def export(
     tell = progress or (lambda phase, done, total: None)
     tell("import", 0, 1)
     with _building:
-        imported = import_model(model, dummy_input, host_fallback=fallback_mode == "host")
+        imported = import_model(
+            model, dummy_input, fallback_mode == "host", dynamic_shapes=dynamic_shapes
+        )
         tell("import", 1, 1)
         compiled = [_compile(imported, context, tell) for context in contexts]
         if verify:

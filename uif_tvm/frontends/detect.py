@@ -44,11 +44,14 @@ def model_kind(model: Any) -> str:
     )
 
 
-def import_model(model: Any, dummy_input: Any, host_fallback: bool = False) -> ImportedModel:
+def import_model(
+    model: Any, dummy_input: Any, host_fallback: bool = False, dynamic_shapes: Any = None
+) -> ImportedModel:
     """Bring ``model`` into Relax through the frontend that fits.
 
     Args:
-        host_fallback: let operators without converter run on the host (ONNX models).
+        host_fallback: let operators without converter run on the host.
+        dynamic_shapes: which axes stay open, see :mod:`uif_tvm.frontends.dynamic`.
 
     Raises:
         UsageError, ImportModelError, UnsupportedError: from the frontend.
@@ -59,10 +62,12 @@ def import_model(model: Any, dummy_input: Any, host_fallback: bool = False) -> I
         if kind == "onnx":
             from uif_tvm.frontends.onnx import import_onnx
 
-            return import_onnx(model, dummy_input, host_fallback=host_fallback)
+            return import_onnx(
+                model, dummy_input, host_fallback=host_fallback, dynamic_shapes=dynamic_shapes
+            )
         from uif_tvm.frontends.torch import import_torch
 
-        return import_torch(model, dummy_input)
+        return import_torch(model, dummy_input, host_fallback=host_fallback)
     except ModuleNotFoundError as error:
         if error.name not in ("onnx", "torch"):
             raise

@@ -11,9 +11,15 @@ __all__ = ["import_onnx"]
 
 
 def import_onnx(
-    model: Any, dummy_input: Any = None, *, host_fallback: bool = False
+    model: Any,
+    dummy_input: Any = None,
+    *,
+    host_fallback: bool = False,
+    dynamic_shapes: Any = None,
 ) -> ImportedModel:
     """Import an ONNX model; see :func:`uif_tvm.frontends.onnx.entry.import_onnx`."""
     from uif_tvm.frontends.onnx import entry  # not at the top: converters import this package
 
-    return entry.import_onnx(model, dummy_input, host_fallback=host_fallback)
+    return entry.import_onnx(
+        model, dummy_input, host_fallback=host_fallback, dynamic_shapes=dynamic_shapes
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,8 +10,10 @@ import numpy as np
 from tvm import relax
 
 from uif_tvm.errors import ImportModelError, UifError, UnsupportedError, UnsupportedOp
+from uif_tvm.frontends.dynamic import with_ranges
 from uif_tvm.frontends.imported import ImportedModel
 from uif_tvm.frontends.onnx.dataflow import cut_into_dataflow
+from uif_tvm.frontends.onnx.dims import OpenDims, open_dims
 from uif_tvm.frontends.onnx.importer import GraphImporter, Scope
 from uif_tvm.frontends.onnx.load import load_model
 from uif_tvm.frontends.onnx.tensors import numpy_dtype
@@ -22,7 +23,7 @@ from uif_tvm.frontends.onnx.validate import (
     nodes_below,
     opset_versions,
 )
-from uif_tvm.frontends.onnx.values import Dynamic, Known, Symbolic, Value, shape_of
+from uif_tvm.frontends.onnx.values import Dynamic, Known, Symbolic, Value, known_ranges, shape_of
 from uif_tvm.signature import Signature, TensorSpec
 
 MAX_SPECIALISED = 4096
@@ -30,7 +31,11 @@ MAX_SPECIALISED = 4096
 
 
 def import_onnx(
-    model: Any, dummy_input: Any = None, *, host_fallback: bool = False
+    model: Any,
+    dummy_input: Any = None,
+    *,
+    host_fallback: bool = False,
+    dynamic_shapes: Any = None,
 ) -> ImportedModel:
     """Import an ONNX model into Relax, with the input shapes of ``dummy_input``.
 
@@ -39,22 +44,27 @@ def import_onnx(
         dummy_input: example inputs: an array, a sequence in the model's order, or a mapping by
             name. ``None`` when the model's own input shapes are all static.
         host_fallback: let operators without converter run on the host, by ONNX's reference.
+        dynamic_shapes: axes that stay open, see :mod:`uif_tvm.frontends.dynamic`; the example
+            settles the others.
 
     Raises:
+        UsageError: ``dynamic_shapes`` does not fit the inputs.
         ImportModelError: the model is malformed or hostile, or the inputs do not fit it.
         UnsupportedError: operators without a converter, all of them listed.
     """
     loaded = load_model(model)
     proto = loaded.proto
     try:
-        return _import(loaded.folder, proto, dummy_input, host_fallback)
+        return _import(loaded.folder, proto, dummy_input, host_fallback, dynamic_shapes)
     except UifError:
         raise
     except RecursionError as exc:
         raise ImportModelError("the model is nested too deeply", code="UIF-IMPORT-DEPTH") from exc
 
 
-def _import(folder: Any, proto: Any, dummy_input: Any, host_fallback: bool) -> ImportedModel:
+def _import(
+    folder: Any, proto: Any, dummy_input: Any, host_fallback: bool, dynamic_shapes: Any
+) -> ImportedModel:
     graph = proto.graph
     versions = opset_versions(proto.opset_import)
     check_graph(graph)
@@ -62,31 +72,37 @@ def _import(folder: Any, proto: Any, dummy_input: Any, host_fallback: bool) -> I
     weights = {tensor.name for tensor in graph.initializer}
     declared = [value for value in graph.input if value.name not in weights]
     examples = _by_name([value.name for value in declared], dummy_input)
-    specs = input_specs(declared, examples if dummy_input is not None else None)
+    dims = open_dims(declared, examples, dynamic_shapes)
+    specs = input_specs(declared, examples if dummy_input is not None else None, dims)
 
     bb = relax.BlockBuilder()
+    variables = dims.variables()
     params = [
-        relax.Var(_identifier(spec.name, number), relax.TensorType(spec.shape, spec.dtype))
+        relax.Var(
+            _identifier(spec.name, number),
+            relax.TensorType([variables.get(dim, dim) for dim in spec.shape], spec.dtype),
+        )
         for number, spec in enumerate(specs)
     ]
     importer = GraphImporter(bb, folder, functions, host_fallback)
     for spec, param in zip(specs, params, strict=True):
-        if spec.name in examples and math.prod(int(d) for d in spec.shape) <= MAX_SPECIALISED:
+        if spec.name in examples and examples[spec.name].size <= MAX_SPECIALISED:
             importer.examples[param] = (spec.name, np.asarray(examples[spec.name]))
-    with bb.function("main", params):
+    bounds = {var: dims.table.ranges[name] for name, var in variables.items()}
+    with known_ranges(bounds), bb.function("main", params):
         bindings: dict[str, Value] = {
             spec.name: Dynamic(param) for spec, param in zip(specs, params, strict=True)
         }
         try:
             outputs = importer.run_graph(graph, Scope(versions), bindings)
-            importer.raise_refused()
+            importer.notes.raise_refused()
             names = [value.name for value in graph.output]
             results = [_result(importer, n, v) for n, v in zip(names, outputs, strict=True)]
         except Exception:
             bb.emit_func_output(relax.Tuple([]))  # leave the builder's scope in order
             raise
         bb.emit_func_output(relax.Tuple(results))
-    mod = cut_into_dataflow(bb.finalize())
+    mod = with_ranges(cut_into_dataflow(bb.finalize()), dims.table.ranges.values())
     histogram = Counter(node.op_type for node in nodes_below(graph.node))
     return ImportedModel(
         mod=mod,
@@ -95,8 +111,9 @@ def _import(folder: Any, proto: Any, dummy_input: Any, host_fallback: bool) -> I
         ),
         source="onnx",
         op_histogram=dict(histogram),
-        removed=dict(importer.removed),
-        specialised=tuple(importer.specialised),
+        removed=dict(importer.notes.removed),
+        specialised=tuple(importer.notes.specialised),
+        host_reasons=importer.notes.host_reasons(),
     )
 
 
@@ -123,8 +140,12 @@ def _spec(name: str, expr: relax.Expr) -> TensorSpec:
     return TensorSpec(name, tuple(dims), str(expr.ty.dtype))
 
 
-def input_specs(declared: Sequence[Any], dummy_input: Any) -> list[TensorSpec]:
+def input_specs(
+    declared: Sequence[Any], dummy_input: Any, dims_open: OpenDims
+) -> list[TensorSpec]:
     """Names, shapes and dtypes of the inputs: the model's declaration, completed by the example.
+
+    Axes in ``dims_open`` keep their names; the example's extents there are only examples.
 
     Raises:
         ImportModelError: the example lacks an input, or contradicts the declaration.
@@ -141,7 +162,11 @@ def input_specs(declared: Sequence[Any], dummy_input: Any) -> list[TensorSpec]:
         tensor = value.type.tensor_type
         dtype = str(numpy_dtype(tensor.elem_type, f"input {value.name!r}"))
         fixed = [d.HasField("dim_value") and d.dim_value >= 0 for d in tensor.shape.dim]
-        dims = [d.dim_value if f else None for d, f in zip(tensor.shape.dim, fixed, strict=True)]
+        dims: list[int | str | None] = [
+            d.dim_value if f else None for d, f in zip(tensor.shape.dim, fixed, strict=True)
+        ]
+        named = dims_open.axes.get(value.name, {})
+        dims = [named.get(axis, dim) for axis, dim in enumerate(dims)]
         if value.name not in given:
             static = tuple(dim for dim in dims if dim is not None)
             if dummy_input is not None or len(static) < len(dims) or not tensor.HasField("shape"):
@@ -149,9 +174,10 @@ def input_specs(declared: Sequence[Any], dummy_input: Any) -> list[TensorSpec]:
                     f"no example for input {value.name!r}, whose shape is not static",
                     code="UIF-IMPORT-INPUT",
                     op=value.name,
-                    hint=f"dummy_input must give {', '.join(names)}",
+                    hint=f"dummy_input must give {', '.join(names)}, or dynamic_shapes name the "
+                    "open axes",
                 )
-            specs.append(TensorSpec(value.name, static, dtype))
+            specs.append(TensorSpec(value.name, static, dtype, dims_open.ranges(static)))
             continue
         array = given[value.name]
         shape, actual = tuple(int(dim) for dim in array.shape), str(array.dtype)
@@ -170,13 +196,14 @@ def input_specs(declared: Sequence[Any], dummy_input: Any) -> list[TensorSpec]:
                 op=value.name,
                 hint=f"convert the example to {dtype}",
             )
-        specs.append(TensorSpec(value.name, shape, dtype))
+        kept = tuple(named.get(axis, extent) for axis, extent in enumerate(shape))
+        specs.append(TensorSpec(value.name, kept, dtype, dims_open.ranges(kept)))
     return specs
 
 
-def _fits(shape: tuple[int, ...], dims: Sequence[int | None]) -> bool:
+def _fits(shape: tuple[int, ...], dims: Sequence[int | str | None]) -> bool:
     return len(shape) == len(dims) and all(
-        dim is None or dim == given for dim, given in zip(dims, shape, strict=True)
+        not isinstance(dim, int) or dim == given for dim, given in zip(dims, shape, strict=True)
     )
 
 
