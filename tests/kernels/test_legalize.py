@@ -32,7 +32,8 @@ def test_every_entry_of_relax_has_a_default_to_fall_back_on(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in LEGALIZE if name.startswith("uif.")])
 def test_every_other_entry_is_the_kernel_of_a_standard_operator(name: str) -> None:
     spec = ops.find_graph_op(name)
-    assert spec is not None and spec.relax is None
+    assert spec is not None
+    assert spec.relax is None
 
 
 def test_row_kernels_declare_what_fuses_with_them() -> None:
