@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from uif_tvm.frontends.onnx.attributes import schema_of
-from uif_tvm.frontends.onnx.values import Absent, Dynamic, Known, Symbolic, Value
+from uif_tvm.frontends.onnx.values import Dim, Dynamic, Known, Symbolic, Value
+from uif_tvm.runtime.strings import TEXT
 
 
 def expand_schema_function(
@@ -34,12 +35,38 @@ def expand_schema_function(
 def type_proto(value: Value | None) -> Any:
     """ONNX type of a value: element type, and dimensions where static."""
     import onnx
+
+    if not isinstance(value, (Known, Symbolic, Dynamic)):
+        return onnx.TypeProto()
+    return tensor_type(value, None)
+
+
+def tensor_type(value: Known | Symbolic | Dynamic, names: dict[str, Dim] | None) -> Any:
+    """ONNX type of a tensor.
+
+    Args:
+        names: where given, symbolic dimensions are named, and their names collected here.
+    """
     from onnx import helper
+
+    if isinstance(value, Dynamic) and value.expr.ty.shape is None:
+        return helper.make_tensor_type_proto(element_code(value.dtype), None)
+    shape: list[int | str | None] = []
+    for dim in value.shape:
+        if isinstance(dim, int) or names is None:
+            shape.append(dim if isinstance(dim, int) else None)
+        else:
+            names[str(dim)] = dim
+            shape.append(str(dim))
+    return helper.make_tensor_type_proto(element_code(value.dtype), shape)
+
+
+def element_code(dtype: str) -> int:
+    """ONNX's number of an element type."""
+    from onnx import TensorProto, helper
 
     from uif_tvm.frontends.onnx.tensors import numpy_dtype_named
 
-    if not isinstance(value, (Known, Symbolic, Dynamic)) or isinstance(value, Absent):
-        return onnx.TypeProto()
-    element = helper.np_dtype_to_tensor_dtype(numpy_dtype_named(value.dtype))
-    shape = [dim if isinstance(dim, int) else None for dim in value.shape]
-    return helper.make_tensor_type_proto(element, shape)
+    if dtype == TEXT:
+        return int(TensorProto.STRING)
+    return int(helper.np_dtype_to_tensor_dtype(numpy_dtype_named(dtype)))

@@ -1,141 +1,291 @@
 """Host fallback: an operator without converter, evaluated at run time by ONNX's reference.
 
-    y = op(x)  ->  y = call_dps_packed("uif.host.onnx", ("op", model bytes, x))
+    y = op(x)       ->  y = call_dps_packed("uif.host.onnx", ("op", model bytes, x))
+    y = nonzero(x)  ->  y = match_cast(call_pure_packed("uif.host.onnx.sized", ...), [2, n])
 
 The one-node model travels as a byte tensor among the weights, so a ``.uif`` file needs nothing
-beside it but the ``onnx`` package where it runs. Result shapes must be settled at import.
+beside it but the ``onnx`` package where it runs. Subgraphs go along, with the outer values that
+they read. Shapes come from ONNX's own inference; what it leaves open is read from the results.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from uif_tvm.frontends.onnx.tensors import numpy_dtype
-from uif_tvm.frontends.onnx.values import Dynamic, Known, Value, is_static
+from uif_tvm.frontends.onnx.host_model import HostModel, NotRepresentableError, build
+from uif_tvm.frontends.onnx.validate import nodes_below
+from uif_tvm.frontends.onnx.values import (
+    SIZE_PREFIX,
+    Absent,
+    Dim,
+    Dynamic,
+    HostSequence,
+    Known,
+    Poison,
+    Symbolic,
+    Value,
+)
+from uif_tvm.runtime.elements import is_stored, stored_dtype
+from uif_tvm.runtime.host_ops import HOST_CALL, SIZED_CALL, element_of
 
 if TYPE_CHECKING:
     from tvm import relax
 
-HOST_CALL = "uif.host.onnx"
+    from uif_tvm.frontends.onnx.importer import GraphImporter, Scope
 
-_NUMPY_TYPES = frozenset(
-    ["bool", "float16", "float32", "float64"]
-    + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
-)
+DISTRUSTED: dict[str, str] = {}
+"""Operators whose reference implementation is known to differ from the specification, and how."""
+
+SAMPLE_LIMIT = 1 << 16
+"""Elements of operands up to which a node is tried on example data at import."""
+
+_UNFIT = (NotImplementedError, AttributeError, NameError, TypeError)
+"""What the reference raises where it lacks an operator's mode, rather than on data that is odd."""
 
 
 def host_call(
-    bb: relax.BlockBuilder, node: Any, domain: str, version: int, inputs: Sequence[Value | None]
+    importer: GraphImporter,
+    node: Any,
+    domain: str,
+    inputs: Sequence[Value | None],
+    scope: Scope,
 ) -> list[Value] | None:
-    """The node as a call back to the host, or ``None`` where that cannot be done.
-
-    It can for plain nodes on tensors of static shape whose results' shapes follow from those and
-    which the reference evaluates without error on example data.
-    """
-    from tvm import ir, relax
-
-    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+    """The node as a call back to the host, or ``None`` where that cannot be done."""
+    if any(isinstance(value, Poison) for value in inputs):
         return None
-    given = [value for value in inputs if isinstance(value, (Known, Dynamic))]
-    if len(given) != sum(value is not None for value in inputs):
+    if any(inner.op_type in DISTRUSTED for inner in nodes_below([node])):
         return None
-    if not all(is_static(value.shape) and _exchangeable(value.dtype) for value in given):
-        return None
-    model = one_node_model(node, domain, version, inputs)
-    results = _declared_results(model)
-    if results is None or not all(_exchangeable(str(dtype)) for _, dtype in results):
-        return None
-    if not _evaluates(model, results):
-        return None
-    payload = relax.const(np.frombuffer(model.SerializeToString(), np.uint8).copy(), "uint8")
-    args = [_expr(value) for value in given]
-    types = [relax.TensorType(shape, str(dtype)) for shape, dtype in results]
-    label = ir.StringImm(f"{domain}::{node.op_type}" if domain else str(node.op_type))
-    call = relax.op.call_dps_packed(HOST_CALL, relax.Tuple([label, payload, *args]), types)
-    out = bb.emit(call, name_hint=node.name or node.op_type)
-    if len(types) == 1:
-        return [Dynamic(out)]
-    return [
-        Dynamic(bb.emit(relax.TupleGetItem(out, index), name_hint=name or "unused"))
-        for index, name in enumerate(node.output)
-    ]
-
-
-def one_node_model(node: Any, domain: str, version: int, inputs: Sequence[Value | None]) -> Any:
-    """A model of ``node`` alone, its inputs named ``i0, i1 ...`` and typed."""
-    from onnx import TensorProto, helper
-
-    copy = type(node)()
-    copy.CopyFrom(node)
-    names = [f"i{number}" if value is not None else "" for number, value in enumerate(inputs)]
-    del copy.input[:], copy.output[:]
-    copy.input.extend(names)
-    copy.output.extend(f"o{number}" for number in range(len(node.output)))
-    declared = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype)), list(value.shape)
-        )
-        for name, value in zip(names, inputs, strict=True)
-        if isinstance(value, (Known, Dynamic))
-    ]
-    outputs = [helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in copy.output]
-    graph = helper.make_graph([copy], "host", declared, outputs)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid(domain, version)])
-
-
-def _declared_results(model: Any) -> list[tuple[tuple[int, ...], np.dtype[Any]]] | None:
-    """Shapes and dtypes by ONNX's shape inference, ``None`` unless all are static."""
-    from onnx import shape_inference
-
     try:
-        graph = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
+        model = build(node, inputs, scope, importer.functions, importer.folder)
+        results = _results(model)
+    except NotRepresentableError:
+        return None
+    if results is None:
+        return None
+    name = f"{domain}::{node.op_type}" if domain else str(node.op_type)
+    values = iter(_emit(importer, model, name, node, results))
+    return [next(values) if output else Absent() for output in node.output]
+
+
+@dataclass
+class _Result:
+    """What is known of one result: its ONNX type, and its dimensions as far as they are settled.
+
+    ``dims`` is ``None`` for a tensor of unknown rank and for a sequence.
+    """
+
+    type_proto: Any
+    dtype: str
+    dims: list[Dim | None] | None
+    is_sequence: bool
+
+    @property
+    def settled(self) -> bool:
+        """Whether memory for it can be planned."""
+        return self.dims is not None and all(dim is not None for dim in self.dims)
+
+
+def _results(model: HostModel) -> list[_Result] | None:
+    """The results' types, ``None`` where the host cannot evaluate the node."""
+    from onnx.reference import ReferenceEvaluator
+
+    types = _inferred(model.proto)
+    try:
+        evaluator = ReferenceEvaluator(model.proto)
     except Exception:
-        return None  # not inferable is not an error: the operator is refused as unsupported
+        return None  # no implementation of one of the operators
+    sample = _sampled(model, evaluator) if types is None or not _any_subgraph(model) else None
+    if isinstance(sample, _UNFIT) or (types is None and not isinstance(sample, list)):
+        return None
+    if types is None:
+        types = [_type_like(value) for value in sample]  # type: ignore[union-attr]
     results = []
-    for output in graph.output:
-        tensor = output.type.tensor_type
-        dims = tensor.shape.dim
-        if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in dims):
+    for place, (output, kind) in enumerate(zip(model.proto.graph.output, types, strict=True)):
+        if kind.HasField("optional_type"):
             return None
-        shape = tuple(int(dim.dim_value) for dim in dims)
-        results.append((shape, numpy_dtype(tensor.elem_type, f"result {output.name!r}")))
+        output.type.CopyFrom(kind)
+        have = sample[place] if isinstance(sample, list) else None
+        result = _result(model, kind, have)
+        if result is None:
+            return None
+        results.append(result)
     return results
 
 
-def _evaluates(model: Any, results: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> bool:
-    """Whether the reference gives the declared results on example data."""
-    from onnx.reference import ReferenceEvaluator
+def _inferred(proto: Any) -> list[Any] | None:
+    """Types of the outputs by ONNX's inference; ``None`` unless all are found."""
+    from onnx import shape_inference
 
-    rng = np.random.default_rng(0)
-    feeds = {}
-    for declared in model.graph.input:
-        tensor = declared.type.tensor_type
-        shape = [dim.dim_value for dim in tensor.shape.dim]
-        dtype = numpy_dtype(tensor.elem_type, f"input {declared.name!r}")
-        values = rng.standard_normal(shape) if dtype.kind == "f" else np.zeros(shape)
-        feeds[declared.name] = np.asarray(values).astype(dtype)
     try:
-        with np.errstate(all="ignore"):
-            have = ReferenceEvaluator(model).run(None, feeds)
+        graph = shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True).graph
     except Exception:
+        return None  # not inferable is not an error: the result on example data decides
+    types = [output.type for output in graph.output]
+    known = all(kind.WhichOneof("value") and _element_code(kind) for kind in types)
+    return types if known else None
+
+
+def _element_code(kind: Any) -> int:
+    while not kind.HasField("tensor_type"):
+        which = kind.WhichOneof("value")
+        if which not in ("sequence_type", "optional_type"):
+            return 0
+        kind = getattr(kind, which).elem_type
+    return int(kind.tensor_type.elem_type)
+
+
+def _any_subgraph(model: HostModel) -> bool:
+    return any(a.HasField("g") or a.graphs for a in model.proto.graph.node[0].attribute)
+
+
+def _result(model: HostModel, kind: Any, sample: Any) -> _Result | None:
+    dtype = element_of(kind)
+    if kind.HasField("sequence_type"):
+        return _Result(kind, dtype, None, True)
+    dims: list[Dim | None] | None = None
+    if kind.tensor_type.HasField("shape"):
+        dims = [_dim(model, dim) for dim in kind.tensor_type.shape.dim]
+    elif sample is not None:
+        dims = [None] * np.ndim(sample)
+    if sample is not None and not _agrees(sample, dtype, dims):
+        return None
+    return _Result(kind, dtype, dims, False)
+
+
+def _dim(model: HostModel, dim: Any) -> Dim | None:
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value)
+    return model.dims.get(dim.dim_param) if dim.dim_param else None
+
+
+def _agrees(sample: Any, dtype: str, dims: Sequence[Dim | None] | None) -> bool:
+    """Whether the evaluator's result on example data is what inference says."""
+    array = np.asarray(sample)
+    if dims is not None and array.ndim != len(dims):
         return False
-    return all(
-        tuple(np.shape(value)) == shape and np.asarray(value).dtype == dtype
-        for value, (shape, dtype) in zip(have, results, strict=True)
-    )
+    if is_stored(dtype) or array.dtype.kind not in "fiub":
+        return True
+    return array.dtype == dtype or np.can_cast(array.dtype, np.dtype(dtype), "same_kind")
 
 
-def _exchangeable(dtype: str) -> bool:
-    """Whether NumPy itself has the type, so that the evaluator can work on shared memory."""
-    return dtype in _NUMPY_TYPES
+def _type_like(value: Any) -> Any:
+    """ONNX type of a result on example data, of its rank."""
+    import onnx
+    from onnx import helper
+
+    if isinstance(value, list):
+        item = _type_like(value[0]) if value else onnx.TypeProto()
+        return helper.make_sequence_type_proto(item)
+    array = np.asarray(value)
+    text = array.dtype.kind in "OUS"
+    code = onnx.TensorProto.STRING if text else helper.np_dtype_to_tensor_dtype(array.dtype)
+    return helper.make_tensor_type_proto(code, [None] * array.ndim)
 
 
-def _expr(value: Known | Dynamic) -> relax.Expr:
+def _sampled(model: HostModel, evaluator: Any) -> list[Any] | Exception | None:
+    """Results on example data, the exception they end in, or ``None`` where that costs too much."""
+    feeds: dict[str, Any] = {}
+    rng = np.random.default_rng(0)
+    total = 0
+    for declared in model.proto.graph.input:
+        if not declared.type.HasField("tensor_type"):
+            return None
+        tensor = declared.type.tensor_type
+        if not tensor.HasField("shape"):
+            return None
+        shape = [dim.dim_value if dim.HasField("dim_value") else 2 for dim in tensor.shape.dim]
+        total += int(np.prod(shape, dtype=np.float64))
+        if total > SAMPLE_LIMIT:
+            return None
+        feeds[declared.name] = _example(element_of(declared.type), shape, rng)
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return list(evaluator.run(None, feeds))
+    except Exception as error:
+        return error
+
+
+def _example(dtype: str, shape: list[int], rng: np.random.Generator) -> Any:
+    from uif_tvm.frontends.onnx.tensors import numpy_dtype_named
+
+    if dtype == "string":
+        return np.full(shape, "a", object)
+    if "float" in dtype:
+        return rng.standard_normal(shape).astype(numpy_dtype_named(dtype))
+    return np.zeros(shape, numpy_dtype_named(dtype))
+
+
+# --- emission ---------------------------------------------------------------------------------
+
+
+def _emit(
+    importer: GraphImporter, model: HostModel, name: str, node: Any, results: list[_Result]
+) -> list[Value]:
+    from tvm import ir, relax
+
+    payload = relax.const(np.frombuffer(model.proto.SerializeToString(), np.uint8).copy(), "uint8")
+    args = [ir.StringImm(name), payload, *[_expr(importer, value) for value in model.operands]]
+    hint = node.name or next(output for output in node.output if output)
+    if all(result.settled for result in results):
+        types = [_tensor_type(result) for result in results]
+        call = relax.op.call_dps_packed(HOST_CALL, relax.Tuple(args), types)
+    else:
+        types = [_open_type(result) for result in results]
+        made = types[0] if len(types) == 1 else relax.TupleType(types)
+        call = relax.op.call_pure_packed(SIZED_CALL, *args, ty_args=made)
+    out = importer.bb.emit(call, name_hint=hint)
+    items = [out]
+    if len(results) > 1:
+        items = [
+            importer.bb.emit(relax.TupleGetItem(out, place), name_hint=f"{hint}_{place}")
+            for place in range(len(results))
+        ]
+    return [_value(importer, item, r, hint) for item, r in zip(items, results, strict=True)]
+
+
+def _tensor_type(result: _Result) -> relax.TensorType:
     from tvm import relax
 
-    if isinstance(value, Dynamic):
+    return relax.TensorType(result.dims, stored_dtype(result.dtype))
+
+
+def _open_type(result: _Result) -> Any:
+    """The type that the call itself vouches for."""
+    from tvm import relax
+
+    if result.is_sequence:
+        return relax.ObjectType()
+    rank = -1 if result.dims is None else len(result.dims)
+    return relax.TensorType(dtype=stored_dtype(result.dtype), ndim=rank)
+
+
+def _value(importer: GraphImporter, item: relax.Expr, result: _Result, hint: str) -> Value:
+    """One result, its open dimensions read from the tensor."""
+    from tvm import relax, tirx
+
+    if result.is_sequence:
+        return HostSequence(item, result.type_proto)
+    element = result.dtype if is_stored(result.dtype) else None
+    if result.dims is not None and item.ty.shape is None:
+        stem = "".join(c if c.isalnum() else "_" for c in hint)[-24:].strip("_")
+        dims = [
+            tirx.Var(f"{SIZE_PREFIX}{stem}_{axis}", "int64") if dim is None else dim
+            for axis, dim in enumerate(result.dims)
+        ]
+        shaped = relax.TensorType(dims, stored_dtype(result.dtype))
+        item = importer.bb.match_cast(item, shaped)
+    return Dynamic(item, element=element)
+
+
+def _expr(importer: GraphImporter, value: Known | Symbolic | Dynamic | HostSequence) -> relax.Expr:
+    if isinstance(value, (Dynamic, HostSequence)):
         return value.expr
-    return relax.const(np.asarray(value.array, order="C"), str(value.array.dtype))
+    if isinstance(value, Symbolic):
+        return importer.materialise(value, "dims")
+    return importer.constant(value.array)

@@ -1,0 +1,59 @@
+"""Small questions about nodes: which are needed, do they fit their schema, what are they given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from uif_tvm.frontends.onnx.validate import fail, nodes_below
+from uif_tvm.frontends.onnx.values import Dynamic, Known, Symbolic, Value
+
+
+def check_arity(node: Any, schema: Any | None) -> None:
+    """Check the numbers of inputs and outputs.
+
+    Raises:
+        ImportModelError: the schema allows other numbers.
+    """
+    if schema is None:
+        return
+    given = len(node.input)
+    if given < schema.min_input or given > schema.max_input:
+        fail("ARITY", f"has {given} inputs; {schema.min_input} to {schema.max_input} fit", node)
+    if len(node.output) > schema.max_output:
+        fail("ARITY", f"has {len(node.output)} outputs; at most {schema.max_output} fit", node)
+
+
+def describe(inputs: Sequence[Value | None]) -> str:
+    """Types of a node's inputs, for error texts."""
+
+    def one(value: Value | None) -> str:
+        if isinstance(value, (Known, Symbolic)):
+            return f"{value.dtype}{list(value.shape)}"
+        if isinstance(value, Dynamic):
+            return str(value.expr.ty).replace("\n", " ")
+        return type(value).__name__
+
+    return "(" + ", ".join(one(value) for value in inputs) + ")"
+
+
+def reason_of(exc: Exception) -> str:
+    """The telling line of an error, which TVM hides among source excerpts."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip(" |^")]
+    telling = [line for line in lines if "error:" in line or "Check failed" in line]
+    return (telling or lines or [type(exc).__name__])[0]
+
+
+def needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
+    """The nodes that the outputs depend on, in order."""
+    wanted = set(outputs)
+    kept = []
+    for node in reversed(nodes):
+        if any(name in wanted for name in node.output if name):
+            kept.append(node)
+            wanted.update(name for inner in nodes_below([node]) for name in inner.input if name)
+            for inner in nodes_below([node]):
+                for attribute in inner.attribute:
+                    for sub in [attribute.g, *attribute.graphs]:
+                        wanted.update(value.name for value in sub.output)
+    return kept[::-1]

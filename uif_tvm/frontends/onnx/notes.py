@@ -1,0 +1,92 @@
+"""What an import notes along the way, and reports in the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from uif_tvm.errors import UnsupportedError, UnsupportedOp
+from uif_tvm.frontends.onnx.validate import node_label
+
+
+@dataclass
+class Notes:
+    """Bookkeeping of one import.
+
+    Args:
+        removed: operators that mean nothing at inference.
+        specialised: inputs whose example value is compiled in.
+        refused: (operator, reason, hint) -> where it occurs.
+        host: operators that run on the host -> reason codes.
+    """
+
+    removed: Counter[str] = field(default_factory=Counter)
+    specialised: list[str] = field(default_factory=list)
+    refused: dict[tuple[str, str, str | None], list[str]] = field(default_factory=dict)
+    host: dict[str, list[str]] = field(default_factory=dict)
+
+    def copy(self) -> Notes:
+        """An independent copy, to go back to."""
+        return Notes(
+            Counter(self.removed),
+            list(self.specialised),
+            {key: list(at) for key, at in self.refused.items()},
+            {op: list(reasons) for op, reasons in self.host.items()},
+        )
+
+    def refuse(self, node: Any, domain: str, reason: str, hint: str | None) -> None:
+        """Note an operator that cannot be taken in."""
+        self.refused.setdefault((qualified(node, domain), reason, hint), []).append(
+            node_label(node)
+        )
+
+    def first_refusal_since(self, earlier: Notes) -> str:
+        """An operator refused since ``earlier`` and why; empty if there is none."""
+        for key, at in self.refused.items():
+            if len(at) > len(earlier.refused.get(key, ())):
+                return f"{key[0]}: {key[1]}"
+        return ""
+
+    def run_on_host(self, node: Any, domain: str, reason: str) -> None:
+        """Note an operator that the host evaluates, with its reason code."""
+        reasons = self.host.setdefault(qualified(node, domain), [])
+        if reason not in reasons:
+            reasons.append(reason)
+
+    def host_reasons(self) -> dict[str, str]:
+        """Operator -> reason codes, joined."""
+        return {op: "; ".join(reasons) for op, reasons in self.host.items()}
+
+    def raise_refused(self) -> None:
+        """Report everything that was refused, if anything was.
+
+        Raises:
+            UnsupportedError: with one entry per operator and reason.
+        """
+        if self.refused:
+            raise UnsupportedError(
+                [
+                    UnsupportedOp(name, len(nodes), reason, tuple(nodes), hint)
+                    for (name, reason, hint), nodes in self.refused.items()
+                ],
+                hint="allow fallback_mode='host', write a converter "
+                "(uif_tvm/frontends/converters), or rewrite the model",
+            )
+
+
+def qualified(node: Any, domain: str) -> str:
+    """The operator's name as reports show it."""
+    return f"{domain}::{node.op_type}" if domain else str(node.op_type)
+
+
+NO_CONVERTER = "no converter for this operator"
+
+
+def reason_code(reason: str) -> str:
+    """The code under which reports give the reason why an operator runs on the host."""
+    if reason == NO_CONVERTER:
+        return "no-kernel"
+    if reason.startswith("no kernel for "):  # of elements that flow under a stored type
+        return "string" if reason.startswith("no kernel for string") else "sub-byte"
+    return f"refused:{reason}"
