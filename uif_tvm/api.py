@@ -72,6 +72,7 @@ def export(
     target_device: str | Sequence[str] = "cpu",
     fallback_mode: str = "host",
     *,
+    fallback_budget: float | None = None,
     dynamic_shapes: Any = None,
     verify: bool = False,
     cache_dir: str | os.PathLike[str] | None = DEFAULT_CACHE,
@@ -92,8 +93,11 @@ def export(
         optimize_level: 0 none, 1 folding, 2 fusion (default), 3 layouts and algorithms that may
             change rounding.
         target_device: target id, or several for one file.
-        fallback_mode: ``"error"``, ``"compose"`` or ``"host"``: what to do with operators that
-            the target lacks.
+        fallback_mode: what to do with operators that the target lacks: ``"error"`` refuses them,
+            ``"compose"`` builds them from simpler operators where it can, ``"host"`` evaluates on
+            the host what cannot be composed. Whatever no way can run is refused, all at once.
+        fallback_budget: refuse the export when more than this percentage of the estimated time
+            would be spent on the host.
         dynamic_shapes: axes of inputs that stay open, with names and ranges:
             ``{"x": {0: "batch", 2: ("seq", 1, 512)}}``; or ``"auto"`` for every axis that the
             model leaves open. The other axes are compiled in. See the README.
@@ -129,6 +133,7 @@ def export(
             level=optimize_level,
             report=ReportBuilder(),
             fallback_mode=fallback_mode,
+            fallback_budget=fallback_budget,
             disabled_passes=frozenset(_entries(disable_passes, "disable_passes")),
             disabled_fusion=_entries(disable_fusion, "disable_fusion"),
             verify=verify,
@@ -227,7 +232,7 @@ def _warn_of_host(context: CompileContext) -> None:
     """Fallback is never silent."""
     found = [item for item in context.report.placements if item.where == "host"]
     if found:
-        listed = ", ".join(f"{item.op} x{item.count}" for item in found)
+        listed = ", ".join(f"{item.op} x{item.count} ({item.reason})" for item in found)
         warnings.warn(
             f"these operators run on the host, slowly: {listed}; "
             "fallback_mode='error' refuses them instead",
@@ -241,10 +246,12 @@ def _compile(imported: ImportedModel, context: CompileContext, tell: Progress) -
     from uif_tvm.artifact import TargetPayload
     from uif_tvm.compiler.lower import compile_module
     from uif_tvm.compiler.placement import place
+    from uif_tvm.runtime.strings import STRINGS, Strings
 
-    place(imported, context)
+    imported = place(imported, context)
     compiled = compile_module(imported.mod, context, tell)
     names = [f"w{index}" for index in range(len(compiled.weights))]
+    strings = Strings(imported.strings)
     return TargetPayload(
         target=context.target.id,
         requirement=context.target.requirement,
@@ -264,6 +271,7 @@ def _compile(imported: ImportedModel, context: CompileContext, tell: Progress) -
         weights=dict(zip(names, compiled.weights, strict=True)),
         memory=compiled.memory,
         options={"optimize_level": context.level, "fallback_mode": context.fallback_mode},
+        extras={STRINGS: strings.to_bytes()} if len(strings) > 1 else {},
     )
 
 

@@ -26,7 +26,6 @@ from uif_tvm.ops.build import numpy_dtype
 from uif_tvm.ops.spec import OpSpec, TensorType
 from uif_tvm.relax_util import attributes, make_constant, op_name
 
-PREFIX = "uif."
 #: Attribute that lists the operands present, for operators with optional ones.
 GIVEN = "operands"
 
@@ -92,11 +91,16 @@ def type_of(expr: Any) -> TensorType:
     Raises:
         UsageError: it is no tensor, or not even its rank is known.
     """
-    shape = getattr(getattr(expr.ty, "shape", None), "values", None)
+    return tensor_type(expr.ty)
+
+
+def tensor_type(ty: relax.Type) -> TensorType:
+    """The same of a Relax type; errors as in :func:`type_of`."""
+    shape = getattr(getattr(ty, "shape", None), "values", None)
     if shape is None:
-        raise UsageError(f"a tensor of known rank is needed, got {expr.ty}", code="UIF-OP-MISUSE")
+        raise UsageError(f"a tensor of known rank is needed, got {ty}", code="UIF-OP-MISUSE")
     dims = tuple(int(n) if isinstance(n, (int, tirx.IntImm)) else n for n in shape)
-    return TensorType(dims, str(expr.ty.dtype))
+    return TensorType(dims, str(ty.dtype))
 
 
 def register(spec: OpSpec) -> None:

@@ -58,6 +58,12 @@ from uif_tvm.errors import UsageError
     show_default=True,
     help="What to do with ops the target lacks.",
 )
+@click.option(
+    "--fallback-budget",
+    type=click.FloatRange(0, 100),
+    metavar="PERCENT",
+    help="Refuse when more of the estimated time than this falls back to the host.",
+)
 @click.option("--verify", is_flag=True, help="Compare results with level 0 while exporting.")
 @click.option(
     "--save-temps",
@@ -90,6 +96,7 @@ def command(
     shapes: tuple[str, ...],
     inputs: tuple[str, ...],
     fallback_mode: str,
+    fallback_budget: float | None,
     verify: bool,
     save_temps: Path | None,
     disable_passes: tuple[str, ...],
@@ -115,6 +122,7 @@ def command(
             optimize_level=level,
             target_device=targets[0] if len(targets) == 1 else list(targets),
             fallback_mode=fallback_mode,
+            fallback_budget=fallback_budget,
             verify=verify,
             save_temps=None if save_temps is None else str(save_temps),
             disable_passes=disable_passes,

@@ -24,6 +24,7 @@ class CompileContext:
         target: the resolved target.
         level: optimisation level 0-3 (see ``pipeline.py``).
         fallback_mode: what to do with ops the target lacks.
+        fallback_budget: most of the estimated time that may fall back to the host, in percent.
         disabled_passes: names of passes not to run.
         disabled_fusion: op or kernel name patterns never to fuse.
         verify: compare results with level 0's at export.
@@ -37,6 +38,7 @@ class CompileContext:
     level: int
     report: ReportBuilder
     fallback_mode: str = "host"
+    fallback_budget: float | None = None
     disabled_passes: frozenset[str] = frozenset()
     disabled_fusion: tuple[str, ...] = ()
     verify: bool = False
@@ -57,4 +59,13 @@ class CompileContext:
                 f"got {self.fallback_mode!r}",
                 code="UIF-USAGE-FALLBACK",
                 hint="error: refuse, compose: build from smaller operators, host: call back",
+            )
+        budget = self.fallback_budget
+        if budget is not None and not (
+            isinstance(budget, (int, float)) and not isinstance(budget, bool) and 0 <= budget <= 100
+        ):
+            raise UsageError(
+                f"fallback_budget must be a percentage from 0 to 100, got {budget!r}",
+                code="UIF-USAGE-FALLBACK",
+                hint="leave it out for no limit; 0 allows no time on the host",
             )

@@ -24,7 +24,7 @@ from uif_tvm.compiler.pipeline import passes_for, phases
 from uif_tvm.compiler.report import KernelChoice
 from uif_tvm.compiler.storage import hoist_storage
 from uif_tvm.errors import CompileError, EnvironmentFault
-from uif_tvm.relax_util import calls, host_op, op_name
+from uif_tvm.relax_util import calls, host_function, host_op
 from uif_tvm.relay_passes.fuse_kernels import MEMBERS_ATTR
 from uif_tvm.relay_passes.lift_weights import WEIGHTS_ATTR
 
@@ -163,21 +163,22 @@ def _compile_kernels(
 
 def _host_kernels(mod: tvm.IRModule) -> list[KernelChoice]:
     """One entry per kind of operator that is called back on the host."""
-    sources: dict[str, list[str]] = defaultdict(list)
+    sources: dict[tuple[str, str], list[str]] = defaultdict(list)
     for var, call in calls(mod):
-        if op_name(call) == "relax.call_dps_packed":
-            sources[host_op(call)].append(var.name)
+        function = host_function(call)
+        if function is not None:
+            sources[function, host_op(call)].append(var.name)
     return [
         KernelChoice(
             kernel=f"host:{op}",
             ops=(op,),
             sources=tuple(found),
-            rule="host-fallback",
+            rule=function,
             kind="host",
             detail="reference evaluation on the host",
             calls=len(found),
         )
-        for op, found in sources.items()
+        for (function, op), found in sources.items()
     ]
 
 

@@ -64,12 +64,16 @@ class KernelChoice:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one op kind runs: ``native``, ``composed`` or ``host``, with a reason code."""
+    """Where one op kind runs: ``native``, ``composed`` or ``host``, with a reason code.
+
+    ``estimated_us`` is the roofline's lower bound for all ``count`` of them.
+    """
 
     op: str
     where: str
     count: int
     reason: str = ""
+    estimated_us: float = 0.0
 
 
 @dataclass

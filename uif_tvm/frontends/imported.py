@@ -24,6 +24,12 @@ class ImportedModel:
         source: ``"onnx"`` or ``"torch"``.
         op_histogram: source operator name -> how often it occurred.
         specialised: inputs whose example value is compiled in; the runtime refuses others.
+        host_reasons: operator that runs on the host -> reason code, where it is not that no
+            kernel exists.
+        composed: operators taken apart at import into those that their standard's own function
+            body consists of -> count.
+        strings: texts of the model's constants in the order of their ids, see
+            :mod:`uif_tvm.runtime.strings`.
         removed: source operators that mean nothing at inference (dropout, identity) -> count.
     """
 
@@ -33,3 +39,6 @@ class ImportedModel:
     op_histogram: Mapping[str, int] = field(default_factory=dict)
     removed: Mapping[str, int] = field(default_factory=dict)
     specialised: tuple[str, ...] = ()
+    host_reasons: Mapping[str, str] = field(default_factory=dict)
+    composed: Mapping[str, int] = field(default_factory=dict)
+    strings: tuple[str, ...] = ("",)

@@ -132,8 +132,8 @@ class OpSpec:
     """What an operator means.
 
     Args:
-        name: the standard name, snake case, as Relax names it where Relax has the operator
-            (``nn.softmax``); the operators that Relax lacks exist in graphs as ``uif.<name>``.
+        name: the standard name, snake case and without prefix (``softmax``, ``conv2d``): what
+            capability predicates, reports and coverage say.
         family: ``elementwise``, ``reduction``, ``recurrent`` ...; the file it lives in.
         reference: its meaning, ``reference(*arrays, **attrs) -> array or tuple of arrays``.
         infer: result types, ``infer(operand types, attrs) -> tuple``; ``None`` for operators
@@ -151,7 +151,8 @@ class OpSpec:
         flops: operations per call, ``flops(operand types, result types, attrs)``; a number means
             per element of the first result.
         data_dependent: result extents depend on element values.
-        relax: Relax operator of the same meaning and attribute names, ``None`` if there is none.
+        relax: Relax operator of the same meaning and attribute names (``relax.nn.softmax``);
+            ``None`` if there is none: the operator then exists in graphs as ``uif.<name>``.
         version: raised whenever the meaning changes.
         source: where the definition comes from, e.g. ``ONNX LayerNormalization-17``.
     """

@@ -8,13 +8,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from uif_tvm.errors import InputError, RunError, UifError, UsageError
-from uif_tvm.runtime import host_ops
+from uif_tvm.runtime import aten_ops, host_clock, host_ops, reference_ops
+from uif_tvm.runtime.elements import from_stored, stored_dtype, to_stored
 from uif_tvm.runtime.ffi import runtime
 from uif_tvm.runtime.inputs import bind
 from uif_tvm.runtime.stats import RunStats, process_peak_mb
+from uif_tvm.runtime.strings import STRINGS, RunStrings, Strings
 from uif_tvm.runtime.tensors import Array, aligned, numpy_dtype
 from uif_tvm.runtime.vm import ThreadLocalVM
-from uif_tvm.signature import TensorSpec
+from uif_tvm.signature import Spec, TensorSpec, pack, tensors
 
 if TYPE_CHECKING:
     from uif_tvm.artifact import Artifact
@@ -36,26 +38,43 @@ class Engine:
         self._section = artifact.select(target)
         self._signature = artifact.manifest.signature
         self._report = artifact.report(self._section)
-        if any(kernel["kind"] == "host" for kernel in self._report["kernels"]):
-            host_ops.register(runtime())
+        self._register_host_calls()
         self._vm = ThreadLocalVM(artifact.library(self._section), self._section.entry, threads)
         self._vm.warm()
         # The arrays own the mapped memory that the tensors look into.
         self._weights = [aligned(artifact.weight(name)) for name in self._section.weights]
         self._packed = self._vm.pack([self._vm.tensor(array) for array in self._weights])
         self._weight_addresses = {array.ctypes.data for array in self._weights}
-        host_ops.forget(self._weight_addresses)
-        self._output_dtypes = [numpy_dtype(spec.dtype) for spec in self._signature.outputs]
+        host_clock.forget(self._weight_addresses)
+        self._outputs = list(tensors(self._signature.outputs))
+        self._strings = self._constant_strings()
         self._stats = RunStats()
         self._load_ms = (time.perf_counter() - start) * 1e3
 
+    def _register_host_calls(self) -> None:
+        """Make the functions that compiled code calls on the host known to the runtime."""
+        needed = {kernel["rule"] for kernel in self._report["kernels"] if kernel["kind"] == "host"}
+        for name, register in (
+            (host_ops.HOST_CALL, host_ops.register),
+            (aten_ops.HOST_CALL, aten_ops.register),
+            (reference_ops.HOST_CALL, reference_ops.register),
+        ):
+            if any(rule.startswith(name) for rule in needed):
+                register(runtime())
+
+    def _constant_strings(self) -> Strings:
+        """The texts among the model's constants, under the ids that compiled code has for them."""
+        if STRINGS not in self._section.extras:
+            return Strings()
+        return Strings.from_bytes(self._artifact.extra(self._section, STRINGS))
+
     @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
+    def inputs(self) -> tuple[Spec, ...]:
         """What :meth:`run` takes, in order."""
         return self._signature.inputs
 
     @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
+    def outputs(self) -> tuple[Spec, ...]:
         """What :meth:`run` returns, in order."""
         return self._signature.outputs
 
@@ -74,16 +93,18 @@ class Engine:
         """Worker threads that each run uses, the calling thread included."""
         return self._vm.threads
 
-    def run(self, /, *args: Any, **named: Any) -> list[Array]:
+    def run(self, /, *args: Any, **named: Any) -> list[Any]:
         """Run the model once.
 
         Args:
-            args: one array per input, in order, or one dict by name.
+            args: one value per input, in order, or one dict by name: an array, for a sequence a
+                list of them, for an optional that was left out at export ``None``.
             named: the same by keyword.
 
         Returns:
-            One array per output, in order. Each owns its memory: writing to one changes neither
-            another output, nor an input, nor what later runs return.
+            One value per output, in order, of the same kinds; texts as object arrays of ``str``.
+            Each array owns its memory: writing to one changes neither another output, nor an
+            input, nor what later runs return.
 
         Raises:
             InputError: names, shapes or dtypes do not fit (nothing was run), or the model was
@@ -91,12 +112,18 @@ class Engine:
             RunError: a kernel failed.
         """
         start = time.perf_counter()
-        arrays = [aligned(array) for array in bind(self._signature, args, named)]
+        texts = RunStrings(self._strings)
+        arrays = [aligned(to_stored(array, texts)) for array in bind(self._signature, args, named)]
         try:
-            results = self._vm.call(arrays, self._packed)
+            results = self._vm.call(arrays, self._packed, texts)
         except Exception as error:
             raise self._failure(error) from error
-        outputs = self._owned(results, {array.ctypes.data for array in arrays})
+        stored = self._owned(results, {array.ctypes.data for array in arrays})
+        leaves = [
+            from_stored(array, spec.dtype, texts)
+            for array, spec in zip(stored, self._outputs, strict=True)
+        ]
+        outputs = pack(self._signature.outputs, iter(leaves))
         self._stats.add(time.perf_counter() - start)
         return outputs
 
@@ -123,8 +150,8 @@ class Engine:
         Models return such tensors as they are or reshaped; either way the address is the same.
         """
         outputs = []
-        for result, dtype in zip(results, self._output_dtypes, strict=True):
-            array = self._vm.array(result, dtype)
+        for result, spec in zip(results, self._outputs, strict=True):
+            array = self._vm.array(result, numpy_dtype(stored_dtype(spec.dtype)))
             address = array.ctypes.data
             if address in taken or address in self._weight_addresses:
                 array = array.copy()
@@ -157,13 +184,14 @@ class Engine:
 
     def _planned_mb(self) -> float | None:
         memory = self._section.memory
-        sizes = [memory.get("weights", 0), memory.get("activations"), *map(_nbytes, self.inputs)]
+        given = map(_nbytes, tensors(self.inputs))
+        sizes = [memory.get("weights", 0), memory.get("activations"), *given]
         known = [size for size in sizes if size is not None]
         return sum(known) / (1 << 20) if len(known) == len(sizes) else None
 
     def _host_ms(self) -> dict[str, float]:
         runs = self._stats.runs or 1
-        spent = host_ops.seconds_by_op(self._weight_addresses)
+        spent = host_clock.seconds_by_op(self._weight_addresses)
         return {op: seconds * 1e3 / runs for op, seconds in spent.items()}
 
     def placement(self) -> list[dict[str, Any]]:
@@ -188,4 +216,4 @@ def _nbytes(spec: TensorSpec) -> int | None:
     extents = [extent for extent in spec.shape if isinstance(extent, int)]
     if len(extents) < len(spec.shape):
         return None
-    return math.prod(extents) * numpy_dtype(spec.dtype).itemsize
+    return math.prod(extents) * numpy_dtype(stored_dtype(spec.dtype)).itemsize
