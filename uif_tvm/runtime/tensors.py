@@ -15,6 +15,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from uif_tvm.runtime.strings import TEXT
+
 Array = np.ndarray[Any, Any]
 
 #: What TVM's code generator assumes of every buffer.
@@ -29,14 +31,22 @@ _EXTENDED = {
         "float8_e5m2",
         "float8_e4m3fnuz",
         "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+        "float6_e2m3fn",
+        "float6_e3m2fn",
+        "float4_e2m1fn",
         "int4",
         "uint4",
+        "int2",
+        "uint2",
     )
 }
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a common name such as ``float32``, ``bool`` or ``bfloat16``."""
+    """The NumPy dtype of a common name such as ``float32`` or ``bfloat16``; texts are objects."""
+    if name == TEXT:
+        return np.dtype(object)
     return _EXTENDED.get(name) or np.dtype(name)
 
 

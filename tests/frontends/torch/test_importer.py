@@ -147,9 +147,14 @@ def test_input_changed_in_place_gives_right_outputs() -> None:
     assert imported.removed["in-place change of an input"] == 1
 
 
-def test_complex_numbers_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="complex"):
-        import_torch(Function(lambda x: torch.fft.rfft(x).abs()), torch.randn(8))
+def test_without_the_host_its_operators_are_refused_all_at_once() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.rfft(x).abs() + torch.linalg.det(x[:, :4])
+
+    with pytest.raises(UnsupportedError) as caught:
+        import_torch(Function(model), torch.randn(4, 6))
+    assert {"aten._fft_r2c.default", "aten._linalg_det.default"} <= {op.op for op in caught.value.ops}
+    assert all(op.locations[0].startswith("test_importer.py:") for op in caught.value.ops)
 
 
 def test_control_flow_on_data_is_an_import_error() -> None:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["import_torch"]
 
 
-def import_torch(model: Any, dummy_input: Any = None) -> ImportedModel:
+def import_torch(
+    model: Any, dummy_input: Any = None, *, host_fallback: bool = False
+) -> ImportedModel:
     """Bring a PyTorch model into Relax.
 
     Args:
@@ -24,6 +26,7 @@ def import_torch(model: Any, dummy_input: Any = None) -> ImportedModel:
         dummy_input: example input of a module: one tensor or NumPy array, a tuple of positional
             arguments, or a dict of keyword arguments; containers may nest. Not needed for
             programs that are exported already.
+        host_fallback: let operators that cannot be converted run on the host through PyTorch.
 
     Raises:
         ImportModelError: the file is damaged or unsafe, or PyTorch cannot export the module.
@@ -32,4 +35,4 @@ def import_torch(model: Any, dummy_input: Any = None) -> ImportedModel:
     from uif_tvm.frontends.torch.importer import import_program
     from uif_tvm.frontends.torch.program import export_program
 
-    return import_program(export_program(model, dummy_input))
+    return import_program(export_program(model, dummy_input), host_fallback)

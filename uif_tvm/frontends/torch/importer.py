@@ -10,44 +10,63 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind
 from tvm import relax, tirx
 
 from uif_tvm.errors import UnsupportedError, UnsupportedOp
 from uif_tvm.frontends.imported import ImportedModel
 from uif_tvm.frontends.torch import converters as _converters  # noqa: F401  (fills the table)
+from uif_tvm.frontends.torch.boundary import (
+    CALL_EVAL,
+    check_result,
+    check_state_changes,
+    declare_sizes,
+    held,
+    parameter,
+    tensor_spec,
+    user_outputs,
+)
 from uif_tvm.frontends.torch.dtypes import dtype_name
-from uif_tvm.frontends.torch.emitter import MAX_FOLDED_ELEMENTS, Emitter
+from uif_tvm.frontends.torch.emitter import MAX_FOLDED_ELEMENTS, Emitter, is_tensor
+from uif_tvm.frontends.torch.host import host_call
 from uif_tvm.frontends.torch.names import module_path, output_names, source_location
+from uif_tvm.frontends.torch.pairs import COMPLEX, Pair, is_complex
 from uif_tvm.frontends.torch.registry import (
     ASSERTIONS,
+    COMPLEX_CONVERTERS,
     CONVERTERS,
+    EFFECTS,
     NO_OPS,
     RefusedError,
     op_name,
 )
-from uif_tvm.signature import Signature, TensorSpec
+from uif_tvm.signature import Signature
 
 _Missing = object()
-_EVAL = "call model.eval() before torch.export.export"
 #: What TVM prints in the place of a constant.
 _METADATA = re.compile(r"(metadata\[\S*\s*)?# Metadata omitted[^\n]*?method to show it\.\s*")
 
 
-def import_program(program: ExportedProgram) -> ImportedModel:
+def import_program(program: ExportedProgram, host_fallback: bool = False) -> ImportedModel:
     """Convert a decomposed program.
+
+    Args:
+        host_fallback: let operators that cannot be converted run on the host through ATen.
 
     Raises:
         UnsupportedError: every operator that cannot be converted, with counts and places.
     """
-    return _Importer(program).run()
+    return _Importer(program, host_fallback).run()
 
 
 class _Importer:
     """State of one import."""
 
-    def __init__(self, program: ExportedProgram) -> None:
+    def __init__(self, program: ExportedProgram, host_fallback: bool) -> None:
         self.program = program
+        self.host_fallback = host_fallback
+        #: Operator that runs on the host -> reason code.
+        self.host_reasons: dict[str, str] = {}
         self.signature = program.graph_signature
         #: Values of Relax: node -> expression, size, number, or a list of them.
         self.env: dict[fx.Node, Any] = {}
@@ -65,60 +84,37 @@ class _Importer:
 
     def run(self) -> ImportedModel:
         nodes = list(self.program.graph.nodes)
-        self._check_state_changes()
+        check_state_changes(self.program, self.removed)
         inputs = self._bind_placeholders(nodes)
-        with self.builder.function("main", [var for _, var in inputs]):
+        with self.builder.function("main", [held(value) for _, value in inputs]):
             with self.builder.dataflow():
                 for node in nodes:
                     if node.op in ("call_function", "get_attr"):
                         self._convert(node)
                 # The function is closed in any case; an open builder warns when destroyed.
                 names, outputs = ([], []) if self.refused else self._outputs(nodes[-1])
-                result = self.builder.emit_output(relax.Tuple(outputs))
+                result = self.builder.emit_output(relax.Tuple(list(map(held, outputs))))
             self.builder.emit_func_output(result)
         self._raise_refused()
         mod = relax.transform.DeadCodeElimination(["main"])(self.builder.get())
         return ImportedModel(
             mod=mod,
             signature=Signature(
-                tuple(_spec(name, var) for name, var in inputs),
-                tuple(_spec(name, out) for name, out in zip(names, outputs, strict=True)),
+                tuple(tensor_spec(name, value) for name, value in inputs),
+                tuple(tensor_spec(name, value) for name, value in zip(names, outputs, strict=True)),
             ),
             source="torch",
             op_histogram=dict(self.histogram),
             removed=dict(self.removed),
+            host_reasons=self.host_reasons,
         )
 
     # -- inputs and outputs ------------------------------------------------------------------
 
-    def _check_state_changes(self) -> None:
-        for spec in self.signature.output_specs:
-            if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
-                continue
-            if spec.kind == OutputKind.BUFFER_MUTATION:
-                if str(spec.target).endswith("num_batches_tracked"):
-                    self.removed["num_batches_tracked update"] += 1
-                    continue
-                raise UnsupportedError(
-                    [
-                        UnsupportedOp(
-                            "buffer mutation",
-                            1,
-                            "the model writes to its own buffer between "
-                            "calls, and a compiled model keeps no state",
-                            (str(spec.target),),
-                        )
-                    ],
-                    hint=_EVAL
-                    if str(spec.target).endswith(("running_mean", "running_var"))
-                    else "pass the state as an input and return it as an output",
-                )
-            self.removed["in-place change of an input"] += 1
-
-    def _bind_placeholders(self, nodes: list[fx.Node]) -> list[tuple[str, relax.Var]]:
+    def _bind_placeholders(self, nodes: list[fx.Node]) -> list[tuple[str, Any]]:
         specs = {spec.arg.name: spec for spec in self.signature.input_specs}
         state = dict(self.program.state_dict) | dict(self.program.constants)
-        inputs: list[tuple[str, relax.Var]] = []
+        inputs: list[tuple[str, Any]] = []
         for node in nodes:
             if node.op != "placeholder":
                 continue
@@ -131,31 +127,24 @@ class _Importer:
                     inputs.append((node.name, var))
                 else:
                     self.env[node] = value
+            elif spec.kind == InputKind.TOKEN:
+                self.env[node] = None
             elif spec.target in state and isinstance(state[spec.target], torch.Tensor):
                 self.known[node] = state[spec.target].detach()
             else:
                 self._refuse(node, "model state", f"{spec.kind.name} {spec.target!r}", None)
         return inputs
 
-    def _input(self, node: fx.Node, value: torch.Tensor) -> relax.Var:
-        for size in value.shape:
-            if isinstance(size, torch.SymInt):
-                for symbol in sorted(size.node.expr.free_symbols, key=str):
-                    self.symbols.setdefault(str(symbol), tirx.Var(str(symbol), "int64"))
+    def _input(self, node: fx.Node, value: torch.Tensor) -> Any:
+        declare_sizes(self.emitter, value)
         try:
-            dtype = dtype_name(value.dtype)
+            return parameter(self.emitter, node.name, value)
         except RefusedError as refused:
             self._refuse(node, f"input {node.name}", refused.reason, refused.hint)
-            dtype = "float32"
-        return relax.Var(node.name, relax.TensorType(self.emitter.dims(value.shape), dtype))
+            return relax.Var(node.name, relax.TensorType([], "float32"))
 
-    def _outputs(self, node: fx.Node) -> tuple[list[str], list[relax.Expr]]:
-        results = node.args[0]
-        user = [
-            result
-            for result, spec in zip(results, self.signature.output_specs, strict=True)
-            if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
-        ]
+    def _outputs(self, node: fx.Node) -> tuple[list[str], list[Any]]:
+        user = user_outputs(self.program, node)
         names, outputs = [], []
         for name, result in zip(output_names(self.program, len(user)), user, strict=True):
             value = self._value(result)
@@ -164,7 +153,7 @@ class _Importer:
                 continue
             if isinstance(value, (bool, int, float)):
                 value = self.emitter.const(torch.tensor(value), "")
-            if not isinstance(value.ty, relax.TensorType):
+            if not isinstance(value, Pair) and not is_tensor(value):
                 refused = UnsupportedOp(name, 1, "output is a size, not a tensor")
                 raise UnsupportedError([refused], hint="return tensors only")
             names.append(name)
@@ -182,6 +171,13 @@ class _Importer:
         if name in ASSERTIONS:
             self.removed[name] += 1
             return
+        if isinstance(value, torch.SymBool):  # read by assertions alone, as a rule
+            self.env[node] = value
+            return
+        if name.endswith("higher_order.with_effects") and op_name(node.args[1]) in EFFECTS:
+            self.removed[op_name(node.args[1])] += 1
+            self.env[node] = [None, None]
+            return
         if node.op == "get_attr":
             self._refuse(node, "nested graph", f"attribute {node.target}", None)
             return
@@ -189,7 +185,9 @@ class _Importer:
             return
         self.histogram[name] += 1
         try:
-            if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            if name == "aten._local_scalar_dense.default":
+                self.env[node] = self._item(node)
+            elif isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
                 self.env[node] = self.emitter.dim(value)
             elif name in NO_OPS and _same_meta(node):
                 self.removed[name] += 1
@@ -210,7 +208,7 @@ class _Importer:
             return
         value = self.env[parent]
         item = value[index] if isinstance(value, (list, tuple)) else _Missing
-        if item is _Missing or item is None:
+        if item is _Missing or (item is None and node.users and not _is_token(parent)):
             self._refuse(node, op_name(parent.target), f"result {index} is not available", None)
             return
         self.env[node] = item
@@ -251,17 +249,53 @@ class _Importer:
         return True
 
     def _call(self, node: fx.Node, name: str) -> Any:
-        for meta in torch.utils._pytree.tree_leaves(node.meta.get("val")):
-            if isinstance(meta, torch.Tensor):
-                dtype_name(meta.dtype)
-        convert = CONVERTERS.get(name)
-        if convert is None:
-            raise RefusedError("no converter", _hint(name, node))
         self.emitter.node = node
         self.emitter.name = "/".join(part for part in (module_path(node), node.name) if part)
-        result = convert(self.emitter, *self._arguments(node))
-        _check_result(self.emitter, node, result)
+        results = torch.utils._pytree.tree_leaves(node.meta.get("val"))
+        for meta in results:
+            if isinstance(meta, torch.Tensor) and meta.dtype not in COMPLEX:
+                dtype_name(meta.dtype)
+        operands = [arg.meta.get("val") for arg in node.all_input_nodes]
+        complex_numbers = any(map(is_complex, [*results, *operands]))
+        try:
+            convert = (COMPLEX_CONVERTERS if complex_numbers else CONVERTERS).get(name)
+            if convert is None:
+                raise RefusedError("no converter", _hint(name, node))
+            result = convert(self.emitter, *self._arguments(node))
+            check_result(self.emitter, node, result)
+        except Exception as error:
+            if not self.host_fallback:
+                raise
+            result = self._on_host(node, error)
+            check_result(self.emitter, node, result)
+            declined = "no-kernel" if convert is None else "declined"
+            self.host_reasons[name] = "complex" if complex_numbers else declined
         return result
+
+    def _item(self, node: fx.Node) -> Any:
+        """A tensor's only element: a size symbol for a whole number, else a 0-d tensor."""
+        self.emitter.node, self.emitter.name = node, node.name
+        x, value = self._value(node.args[0]), node.meta["val"]
+        if not isinstance(value, torch.SymInt):
+            return self.emitter.reshape(x, [])
+        whole = self.emitter.reshape(self.emitter.cast(x, "int64"), [1])
+        symbol = tirx.Var(str(value.node.expr), "int64")
+        self.symbols[symbol.name] = symbol
+        shape = self.emitter.emit(relax.op.tensor_to_shape(whole))
+        self.builder.match_cast(shape, relax.ShapeType([symbol]))
+        return symbol
+
+    def _on_host(self, node: fx.Node, error: Exception) -> Any:
+        """The node as a call back to the host, after the converter has given up with ``error``."""
+        args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._value)
+        try:
+            return host_call(self.emitter, args, kwargs)
+        except RefusedError as refused:
+            if not isinstance(error, RefusedError):
+                raise error from refused
+            raise RefusedError(
+                f"{error.reason}; on the host: {refused.reason}", error.hint
+            ) from error
 
     def _arguments(self, node: fx.Node) -> list[Any]:
         """The schema's arguments in order, defaults filled in."""
@@ -283,9 +317,15 @@ class _Importer:
             return arg
         if arg in self.known:
             if arg not in self.constants:
-                self.constants[arg] = self.emitter.const(self.known[arg], "")
+                self.constants[arg] = self._constant(self.known[arg])
             return self.constants[arg]
         return self.env[arg]
+
+    def _constant(self, tensor: torch.Tensor) -> Any:
+        if tensor.dtype not in COMPLEX:
+            return self.emitter.const(tensor, "")
+        parts = torch.view_as_real(tensor.resolve_conj().resolve_neg())
+        return Pair(self.emitter.const(parts, ""), COMPLEX[tensor.dtype][0])
 
     # -- refusals ----------------------------------------------------------------------------
 
@@ -327,9 +367,8 @@ class _Importer:
         raise UnsupportedError(ops, hint=hints[0] if hints else None)
 
 
-def _spec(name: str, value: relax.Expr) -> TensorSpec:
-    shape = tuple(d if isinstance(d, int) else str(d) for d in Emitter.shape(value))
-    return TensorSpec(name, shape, Emitter.dtype(value))
+def _is_token(node: fx.Node) -> bool:
+    return "with_effects" in op_name(node.target)
 
 
 def _same_meta(node: fx.Node) -> bool:
@@ -340,25 +379,10 @@ def _same_meta(node: fx.Node) -> bool:
     return bool(before.dtype == after.dtype and before.shape == after.shape)
 
 
-def _check_result(emitter: Emitter, node: fx.Node, result: Any) -> None:
-    """Every converted tensor must have the dtype and the shape that PyTorch computed."""
-    metas = node.meta["val"]
-    pairs = (
-        zip(result, metas, strict=True) if isinstance(metas, (tuple, list)) else [(result, metas)]
-    )
-    for value, meta in pairs:
-        if value is None or not isinstance(meta, torch.Tensor):
-            continue
-        dtype, shape = dtype_name(meta.dtype), emitter.dims(meta.shape)
-        have, sizes = emitter.dtype(value), emitter.shape(value)
-        if have != dtype or not emitter.same_shape(sizes, shape):
-            raise RefusedError(f"converted to {have}{sizes}, but PyTorch gives {dtype}{shape}")
-
-
 def _hint(name: str, node: fx.Node) -> str:
     origin = f"{node.meta.get('torch_fn')} {node.meta.get('stack_trace')}".lower()
     if ("rand" in name or "bernoulli" in name or "dropout" in name) and "dropout(" in origin:
-        return _EVAL
+        return CALL_EVAL
     if any(word in name for word in ("rand", "bernoulli", "multinomial", "normal", "dropout")):
         return "random numbers have no place in inference: pass them as an input"
     if any(word in name for word in ("nonzero", "unique", "masked_select", "item", "bincount")):

@@ -10,6 +10,8 @@ from typing import Any
 Converter = Callable[..., Any]
 
 CONVERTERS: dict[str, Converter] = {}
+#: The same for nodes that take or give complex tensors (as :class:`pairs.Pair`).
+COMPLEX_CONVERTERS: dict[str, Converter] = {}
 
 #: Operators that mean nothing at inference: the result is the first argument.
 NO_OPS = frozenset(
@@ -46,6 +48,10 @@ ASSERTIONS = frozenset(
 )
 
 
+#: Operators that are there for what they do, print or complain, and that nothing is computed from.
+EFFECTS = frozenset({"aten._linalg_check_errors.default", "aten._print.default"})
+
+
 class RefusedError(Exception):
     """A converter declines one node; the importer collects these and reports all of them.
 
@@ -60,14 +66,19 @@ class RefusedError(Exception):
         self.hint = hint
 
 
-def converts(*names: str) -> Callable[[Converter], Converter]:
-    """Register a converter for operator overloads such as ``"aten.add.Tensor"``."""
+def converts(*names: str, complex_numbers: bool = False) -> Callable[[Converter], Converter]:
+    """Register a converter for operator overloads such as ``"aten.add.Tensor"``.
+
+    Args:
+        complex_numbers: the converter is for nodes that take or give complex tensors.
+    """
+    table = COMPLEX_CONVERTERS if complex_numbers else CONVERTERS
 
     def register(function: Converter) -> Converter:
         for name in names:
-            if name in CONVERTERS:
+            if name in table:
                 raise ValueError(f"two converters for {name}")
-            CONVERTERS[name] = function
+            table[name] = function
         return function
 
     return register
