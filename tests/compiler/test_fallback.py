@@ -93,7 +93,7 @@ def test_an_operator_without_kernel_is_composed(tmp_path):
 
 
 def test_what_cannot_be_composed_runs_on_the_host(tmp_path):
-    mod, rows = placed(applied("test_shifted", by=0.5), refusing())
+    _, rows = placed(applied("test_shifted", by=0.5), refusing())
     assert rows == [("test_shifted", "host", "no-kernel")]
     compiled = engine(tmp_path, applied("test_shifted", by=0.5))
     (have,) = compiled.run(X)

@@ -300,6 +300,7 @@ class GraphImporter:
         body = expand_schema_function(node, domain, version, inputs)
         if body is None:
             raise Unsupported(NO_CONVERTER)
+        self.notes.composed[node.op_type] += 1
         return self._call(body, node, inputs)
 
     def _unknown(self, node: Any, domain: str, version: int) -> bool:

@@ -18,6 +18,7 @@ class Notes:
         removed: operators that mean nothing at inference.
         specialised: inputs whose example value is compiled in.
         refused: (operator, reason, hint) -> where it occurs.
+        composed: operators taken apart into what their standard's function body consists of.
         host: operators that run on the host -> reason codes.
     """
 
@@ -25,6 +26,7 @@ class Notes:
     specialised: list[str] = field(default_factory=list)
     refused: dict[tuple[str, str, str | None], list[str]] = field(default_factory=dict)
     host: dict[str, list[str]] = field(default_factory=dict)
+    composed: Counter[str] = field(default_factory=Counter)
 
     def copy(self) -> Notes:
         """An independent copy, to go back to."""
@@ -33,6 +35,7 @@ class Notes:
             list(self.specialised),
             {key: list(at) for key, at in self.refused.items()},
             {op: list(reasons) for op, reasons in self.host.items()},
+            Counter(self.composed),
         )
 
     def refuse(self, node: Any, domain: str, reason: str, hint: str | None) -> None:
