@@ -100,7 +100,7 @@ def test_statuses(corpus, tmp_path):
 
 def test_a_crash_is_a_row(corpus, monkeypatch):
     monkeypatch.setattr(check.sys, "executable", "/bin/false")
-    row = check.isolated(corpus, "good", "A", 2)
+    (row,) = check.isolated(corpus, "good", ["A"], 2)
     assert row["status"] == "crash"
     assert "exit code 1" in row["message"]
 

@@ -13,7 +13,10 @@ import click
 from uif_tvm.cli.output import PhaseProgress, counted, emit_json, json_option, size_text
 from uif_tvm.cli.tensors import (
     complete_shapes,
+    dynamic_option,
+    example_shapes,
     input_option,
+    read_dynamic,
     read_inputs,
     read_shapes,
     shape_option,
@@ -50,6 +53,7 @@ from uif_tvm.errors import UsageError
     help="0 nothing, 1 folding, 2 fusion, 3 layouts.",
 )
 @shape_option
+@dynamic_option
 @input_option
 @click.option(
     "--fallback-mode",
@@ -94,6 +98,7 @@ def command(
     targets: tuple[str, ...],
     level: int,
     shapes: tuple[str, ...],
+    dynamic: tuple[str, ...],
     inputs: tuple[str, ...],
     fallback_mode: str,
     fallback_budget: float | None,
@@ -107,9 +112,10 @@ def command(
     """Compile a model into a .uif file.
 
     MODEL is an .onnx file or a .pt2 file (torch.export.save). Inputs whose shape an ONNX model
-    leaves open need --input-shape, or --input with a real array.
+    leaves open need --input-shape, --input with a real array, or --dynamic-shape to stay open.
     """
-    dummy = dummy_input(model, shapes, inputs)
+    open_axes = read_dynamic(dynamic)
+    dummy = dummy_input(model, shapes, inputs, open_axes)
     options: dict[str, Any] = {"cache_dir": None} if no_cache else {}
     from uif_tvm import api
 
@@ -121,6 +127,7 @@ def command(
             output_path=str(output),
             optimize_level=level,
             target_device=targets[0] if len(targets) == 1 else list(targets),
+            dynamic_shapes=open_axes,
             fallback_mode=fallback_mode,
             fallback_budget=fallback_budget,
             verify=verify,
@@ -151,18 +158,25 @@ def command(
 
 
 def dummy_input(
-    model: Path, shapes: tuple[str, ...], inputs: tuple[str, ...]
+    model: Path,
+    shapes: tuple[str, ...],
+    inputs: tuple[str, ...],
+    dynamic: str | dict[str, list[Any]] | None = None,
 ) -> dict[str, Any] | None:
     """Arrays for every input of an ONNX model, made up where none is given; ``None`` for .pt2.
+
+    Args:
+        dynamic: the axes that stay open, as ``export`` takes them.
 
     Raises:
         UsageError: neither ``.onnx`` nor ``.pt2``; open dimensions; options that do not apply.
     """
     suffix = model.suffix.lower()
     if suffix == ".pt2":
-        if shapes or inputs:
+        if shapes or inputs or dynamic:
             raise UsageError(
-                "a .pt2 file fixes its own inputs; --input-shape and --input do not apply",
+                "a .pt2 file fixes its own inputs; --input-shape, --dynamic-shape and --input do "
+                "not apply",
                 hint="set the shapes when calling torch.export.export",
             )
         return None
@@ -177,7 +191,7 @@ def dummy_input(
 
     specs = summarise(model).signature.inputs
     given = read_inputs(inputs)
-    concrete = complete_shapes(specs, read_shapes(shapes), given)
+    concrete = complete_shapes(specs, example_shapes(specs, dynamic) | read_shapes(shapes), given)
     made = synthesise(specs, concrete)
     return {spec.name: given.get(spec.name, made.get(spec.name)) for spec in specs}
 
