@@ -26,6 +26,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "bench": ("bench", "Measure the latency of a .uif file."),
     "inspect": ("inspect", "Say what is in a .uif file or an ONNX model."),
     "targets": ("targets", "List targets, or show one."),
+    "ops": ("ops", "List the standard operators, or show one."),
     "env": ("env", "Show versions, whether they fit together, and what is missing."),
 }
 

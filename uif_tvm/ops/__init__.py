@@ -6,6 +6,7 @@ edit. :func:`register` adds operators of vendors and model authors.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 import threading
@@ -37,11 +38,13 @@ def find(name: str) -> OpSpec:
     """
     _load()
     if name not in _by_name:
+        close = difflib.get_close_matches(name, _by_name, 1)
         raise UsageError(
-            f"there is no standard operator {name!r}",
+            f"there is no standard operator {name!r}"
+            + (f"; did you mean {close[0]!r}?" if close else ""),
             code="UIF-OP-UNKNOWN",
             op=name,
-            hint="uif_tvm.ops.specs() lists them",
+            hint="list them with: uif ops list",
         )
     return _by_name[name]
 
