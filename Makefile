@@ -72,6 +72,10 @@ bench: $(VENV)/.installed-bench ## Compare speed with ONNX Runtime and OpenVINO
 corpus: $(VENV)/.installed-dev ## Run real trained models and compare with references
 	@$(PY) -m tests.corpus.check --corpus '$(CORPUS)' $(IDS)
 
+.PHONY: coverage-table
+coverage-table: $(VENV)/.installed-dev ## Put the latest reports into the README
+	@$(PY) -m tests.coverage.table
+
 .PHONY: clean
 clean: ## Remove build products, but neither .venv nor downloaded models
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
