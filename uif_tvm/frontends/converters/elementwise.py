@@ -13,6 +13,7 @@ from uif_tvm.frontends.converters.context import NodeContext, Unsupported
 from uif_tvm.frontends.converters.dtypes import kind
 from uif_tvm.frontends.converters.registry import converter
 from uif_tvm.frontends.onnx.values import Dynamic, shape_of
+from uif_tvm.kernels.arithmetic import floor_remainder, remainder
 from uif_tvm.kernels.math import is_nan
 
 BINARY = {
@@ -128,29 +129,8 @@ def mod(ctx: NodeContext) -> relax.Expr:
     """Remainder: sign of the divisor, or of the dividend with ``fmod``."""
     left, right = ctx.expr(0), ctx.expr(1)
     same_dtype(ctx, left, right)
-    if is_float(ctx.dtype(0)):
-        dtype, follow = ctx.dtype(0), bool(ctx.attrs.get("fmod", 0))
-
-        def rest_of(a: Any, b: Any) -> Any:
-            wide, divisor = a.astype("float64"), b.astype("float64")
-            quotient = wide / divisor
-            whole = tirx.trunc(quotient) if follow else tirx.floor(quotient)
-            return (wide - whole * divisor).astype(dtype)
-
-        return pairwise(ctx, left, right, rest_of, "fmod")
-
-    def remainder(a: Any, b: Any) -> Any:
-        zero, one = tirx.const(0, kind(a)), tirx.const(1, kind(a))
-        safe = tirx.Select(b == zero, one, b)
-        if not is_unsigned(kind(a)):
-            safe = tirx.Select(b == tirx.const(-1, kind(a)), one, safe)
-        rest = tirx.truncmod(a, safe)
-        if not ctx.attrs.get("fmod", 0) and not is_unsigned(kind(a)):
-            wrong = tirx.any(tirx.all(rest < zero, b > zero), tirx.all(rest > zero, b < zero))
-            rest = tirx.Select(wrong, rest + b, rest)
-        return tirx.Select(b == zero, zero, rest)
-
-    return pairwise(ctx, left, right, remainder, "mod")
+    rest_of = remainder if ctx.attrs.get("fmod", 0) else floor_remainder
+    return pairwise(ctx, left, right, rest_of, "mod")
 
 
 @converter("Pow")

@@ -75,9 +75,9 @@ def taps_of(
         near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
         far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
         weights = np.where(distance <= 1, near, np.where(distance < 2, far, 0))
+    if attrs.get("exclude_outside", 0):
+        weights = np.where((index < 0) | (index >= length), 0, weights)
     if attrs.get("exclude_outside", 0) or antialias:
-        if attrs.get("exclude_outside", 0) or mode == "linear":
-            weights = np.where((index < 0) | (index >= length), 0, weights)
         weights = weights / weights.sum(1, keepdims=True)
     return np.clip(index, 0, length - 1), weights
 

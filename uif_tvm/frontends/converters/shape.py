@@ -333,5 +333,8 @@ def space_to_depth(ctx: NodeContext) -> relax.Expr:
     n, c, h, w = ctx.shape(0)
     b = int(ctx.attrs["blocksize"])
     x = ctx.reshape(ctx.expr(0), [n, c, h // b, b, w // b, b])
-    x = ctx.emit(relax.op.permute_dims(x, [0, 3, 5, 1, 2, 4]))
+    blocks_first = ctx.attrs.get("mode", "DCR") == "DCR"
+    x = ctx.emit(
+        relax.op.permute_dims(x, [0, 3, 5, 1, 2, 4] if blocks_first else [0, 1, 3, 5, 2, 4])
+    )
     return ctx.reshape(x, [n, c * b * b, h // b, w // b])
