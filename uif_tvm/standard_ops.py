@@ -205,6 +205,8 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-#: Relax operators whose attributes travel as operands -> how a call is made and read back.
-MAKERS: dict[str, Any] = {}
+#: Relax operators whose attributes or lists travel as operands -> how a call is made, read back.
+MAKERS: dict[str, Any] = {
+    "relax.einsum": lambda operands, attrs: relax.op.einsum(list(operands), attrs["subscripts"]),
+}
 READERS: dict[str, Any] = {}
