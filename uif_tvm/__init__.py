@@ -19,18 +19,26 @@ from uif_tvm.errors import UifError
 
 if TYPE_CHECKING:
     from uif_tvm.api import export, load
+    from uif_tvm.selection.coverage import coverage
 
 __version__ = "0.1.0"
-__all__ = ["UifError", "__version__", "export", "load"]
+__all__ = ["UifError", "__version__", "coverage", "export", "load"]
+
+#: Public function -> the module that has it; imported on first use.
+_LAZY = {
+    "coverage": "uif_tvm.selection.coverage",
+    "export": "uif_tvm.api",
+    "load": "uif_tvm.api",
+}
 
 compat.check()
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("export", "load"):
-        from uif_tvm import api
+    if name in _LAZY:
+        import importlib
 
-        return getattr(api, name)
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

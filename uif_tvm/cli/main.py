@@ -25,6 +25,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "run": ("run", "Run a .uif file on inputs from .npy or .npz files."),
     "bench": ("bench", "Measure the latency of a .uif file."),
     "inspect": ("inspect", "Say what is in a .uif file or an ONNX model."),
+    "coverage": ("coverage", "Say what of models runs on a target, by trying it."),
     "targets": ("targets", "List targets, or show one."),
     "ops": ("ops", "List the standard operators, or show one."),
     "env": ("env", "Show versions, whether they fit together, and what is missing."),
