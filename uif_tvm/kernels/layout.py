@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from uif_tvm.kernels import arithmetic
+from uif_tvm.kernels.pointwise import pointwise
 from uif_tvm.target.schedule import FAMILY_ATTR
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ UNBLOCK = "layout_unblock"
 WINDOW_ATTR = "uif.window"
 #: FuseOps patterns: chains freely; takes element-wise followers as epilogue; never fused.
 INJECTIVE, ELEMENTWISE_FUSABLE, OPAQUE = 2, 4, 8
+#: Operators in which TOPI loses NaN.
+_OWN = {"maximum": arithmetic.maximum, "minimum": arithmetic.minimum}
 
 
 @dataclass(frozen=True)
@@ -172,4 +176,6 @@ def gate(op: str, left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> 
 
     a = te.placeholder(extents(*left), dtype, name="left")
     b = te.placeholder(extents(*right), dtype, name="right")
-    return prim_func([a, b, getattr(topi, op)(a, b)], OPAQUE)
+    formula = _OWN.get(op)
+    out = getattr(topi, op)(a, b) if formula is None else pointwise(formula, op)(a, b)
+    return prim_func([a, b, out], OPAQUE)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from uif_tvm.kernels.pointwise import pointwise
 
 if TYPE_CHECKING:
     from tvm import te
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 Legalizer = Callable[["BlockBuilder", "Call"], "Expr"]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 #: Fusion kinds of kernels (Relax's ``op_pattern``).
 ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, OUT_FUSABLE, OPAQUE = 0, 1, 2, 3, 4, 8
 
@@ -33,8 +36,10 @@ def shape_of(expr: Any) -> list[Any] | None:
     return None if values is None else list(values)
 
 
-def elementwise(name: str, formula: Callable[[Any], Any]) -> Legalizer:
-    """Legalisation of a unary operator of Relax to ``formula``, for floating-point types."""
+def elementwise(
+    name: str, formula: Callable[[Any], Any], dtypes: tuple[str, ...] = FLOATS
+) -> Legalizer:
+    """Legalisation of a unary operator of Relax to ``formula``, for elements of ``dtypes``."""
 
     def kernel(x: te.Tensor) -> te.Tensor:
         from tvm import te
@@ -42,7 +47,7 @@ def elementwise(name: str, formula: Callable[[Any], Any]) -> Legalizer:
         return te.compute(x.shape, lambda *i: formula(x[i].asobject()), name=name)
 
     def legalize(bb: BlockBuilder, call: Call) -> Expr:
-        if dtype_of(call.args[0]) not in FLOATS:
+        if dtype_of(call.args[0]) not in dtypes:
             return default(bb, call)
         return bb.call_te(kernel, call.args[0], primfunc_name_hint=f"tir_{name}")
 
@@ -88,45 +93,3 @@ def formulas(table: Mapping[str, Callable[..., Any]]) -> dict[str, Legalizer]:
     Operands broadcast as NumPy has it.
     """
     return {f"uif.{name}": standard(pointwise(fn, name)) for name, fn in table.items()}
-
-
-def pointwise(formula: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The kernel that applies ``formula(*elements, **attrs)`` to broadcast operands."""
-
-    def kernel(*tensors: te.Tensor, **attrs: Any) -> te.Tensor:
-        from tvm import te
-
-        shape = broadcast_extents([tensor.shape for tensor in tensors])
-        return te.compute(
-            shape, lambda *i: formula(*(element(t, i) for t in tensors), **attrs), name=name
-        )
-
-    return kernel
-
-
-def element(tensor: te.Tensor, at: Sequence[Any]) -> Any:
-    """Element of ``tensor`` seen at a position of a larger shape (NumPy broadcasting)."""
-    tail = at[len(at) - len(tensor.shape) :]
-    picked = [0 if is_one(d) else i for i, d in zip(tail, tensor.shape, strict=True)]
-    value = tensor(*picked)
-    return value.asobject() if hasattr(value, "asobject") else value
-
-
-def broadcast_extents(shapes: Sequence[Sequence[Any]]) -> list[Any]:
-    """Extents that ``shapes``, known to fit, broadcast to."""
-    rank = max(len(shape) for shape in shapes)
-    result: list[Any] = [1] * rank
-    for shape in shapes:
-        for axis, extent in enumerate(shape, start=rank - len(shape)):
-            if is_one(result[axis]):
-                result[axis] = extent
-    return result
-
-
-def is_one(extent: Any) -> bool:
-    """Whether an extent is known to be 1."""
-    from tvm import tirx
-
-    return (isinstance(extent, int) and extent == 1) or (
-        isinstance(extent, tirx.IntImm) and int(extent) == 1
-    )
