@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class TensorSpec:
     Args:
         name: as the model's author wrote it (any text).
         shape: elements along each axis; an ``int``, or a ``str`` naming a symbolic dimension.
-        dtype: NumPy-style name (``float32``, ``int64``, ``bool``, ``bfloat16`` ...).
+        dtype: NumPy-style name (``float32``, ``int64``, ``bool``, ``bfloat16``, ``int4`` ...);
+            ``string`` for texts.
         ranges: which extents the symbolic dimensions of an input may have, in the order of
             their first axis; one that has no entry may be anything.
     """
@@ -67,11 +68,101 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class SequenceSpec:
+    """An ordered list of values, its length settled at export; a Python list for callers.
+
+    Args:
+        name: as the model's author wrote it.
+        items: one spec per item, named ``name[0]``, ``name[1]`` ...
+    """
+
+    name: str
+    items: tuple[Spec, ...]
+
+    def __str__(self) -> str:
+        inside = ", ".join(_type_text(item) for item in self.items)
+        return f"{self.name}: sequence({inside})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for the manifest."""
+        return {
+            "name": self.name,
+            "kind": "sequence",
+            "items": [item.to_json() for item in self.items],
+        }
+
+
+@dataclass(frozen=True)
+class OptionalSpec:
+    """A value that may be left out; whether it is was settled at export. ``None`` for callers
+    where it is.
+
+    Args:
+        name: as the model's author wrote it.
+        value: what is there, ``None`` for nothing.
+    """
+
+    name: str
+    value: Spec | None
+
+    def __str__(self) -> str:
+        inside = "nothing" if self.value is None else _type_text(self.value)
+        return f"{self.name}: optional({inside})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for the manifest."""
+        value = None if self.value is None else self.value.to_json()
+        return {"name": self.name, "kind": "optional", "value": value}
+
+
+Spec: TypeAlias = TensorSpec | SequenceSpec | OptionalSpec
+
+
+def _type_text(spec: Spec) -> str:
+    return str(spec).removeprefix(f"{spec.name}: ")
+
+
+def spec_from_json(data: dict[str, Any]) -> Spec:
+    """Inverse of the specs' ``to_json``."""
+    kind = data.get("kind", "tensor")
+    if kind == "sequence":
+        return SequenceSpec(data["name"], tuple(map(spec_from_json, data["items"])))
+    if kind == "optional":
+        value = data["value"]
+        return OptionalSpec(data["name"], None if value is None else spec_from_json(value))
+    return TensorSpec.from_json(data)
+
+
+def tensors(specs: Iterable[Spec]) -> Iterator[TensorSpec]:
+    """The tensors that values of ``specs`` consist of, in order: what compiled code takes."""
+    for spec in specs:
+        if isinstance(spec, TensorSpec):
+            yield spec
+        elif isinstance(spec, SequenceSpec):
+            yield from tensors(spec.items)
+        elif spec.value is not None:
+            yield from tensors((spec.value,))
+
+
+def pack(specs: Iterable[Spec], leaves: Iterator[Any]) -> list[Any]:
+    """Values of ``specs`` from those of their :func:`tensors`, consumed in order."""
+
+    def one(spec: Spec) -> Any:
+        if isinstance(spec, TensorSpec):
+            return next(leaves)
+        if isinstance(spec, SequenceSpec):
+            return [one(item) for item in spec.items]
+        return None if spec.value is None else one(spec.value)
+
+    return [one(spec) for spec in specs]
+
+
+@dataclass(frozen=True)
 class Signature:
     """Ordered inputs and outputs of one model."""
 
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the manifest."""
@@ -83,8 +174,6 @@ class Signature:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Signature:
         """Inverse of :meth:`to_json`."""
-
-        def specs(rows: Sequence[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-            return tuple(TensorSpec.from_json(row) for row in rows)
-
-        return cls(specs(data["inputs"]), specs(data["outputs"]))
+        return cls(
+            tuple(map(spec_from_json, data["inputs"])), tuple(map(spec_from_json, data["outputs"]))
+        )

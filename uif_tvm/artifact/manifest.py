@@ -5,7 +5,9 @@ unknown fields, so that anything a newer writer adds comes with a higher number.
 only ``format``, ``schema`` and ``versions.uif`` are read, to say which version to install; those
 three keep their place and meaning for ever.
 
-Schema 2 adds ``ranges`` to tensors of the signature: name of a dimension -> [least, most or null].
+Schema 2 adds to the signature: ``ranges`` of tensors (name of a dimension -> [least, most or
+null]), sequences (``"kind": "sequence"``, ``items``) and optionals (``"kind": "optional"``,
+``value`` or null).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any, NoReturn
 
 from uif_tvm.artifact.strictjson import MAX_INT, REGET, Fields, dumps, loads
 from uif_tvm.errors import ArtifactError
-from uif_tvm.signature import DimRange, Signature, TensorSpec
+from uif_tvm.signature import DimRange, OptionalSpec, SequenceSpec, Signature, Spec, TensorSpec
 from uif_tvm.target.spec import Requirement
 
 SCHEMA = 2
@@ -268,7 +270,18 @@ def _versions(row: Fields) -> Versions:
 
 
 def _signature(row: Fields) -> Signature:
-    return Signature(row.objects("inputs", _tensor), row.objects("outputs", _tensor))
+    return Signature(row.objects("inputs", _spec), row.objects("outputs", _spec))
+
+
+def _spec(row: Fields) -> Spec:
+    kind = row.text("kind") if "kind" in row else "tensor"
+    if kind == "sequence":
+        return SequenceSpec(row.text("name", empty=True), row.objects("items", _spec))
+    if kind == "optional":
+        return OptionalSpec(row.text("name", empty=True), row.maybe_object("value", _spec))
+    if kind != "tensor":
+        row.refuse(f"{kind!r:.80} is no kind of input or output")
+    return _tensor(row)
 
 
 def _tensor(row: Fields) -> TensorSpec:

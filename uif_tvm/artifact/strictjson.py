@@ -138,6 +138,11 @@ class Fields:
         """One nested object, read completely by ``parse``."""
         return self._object(self.take(name), name, parse)
 
+    def maybe_object(self, name: str, parse: Callable[[Fields], T]) -> T | None:
+        """One nested object, or null."""
+        value = self.take(name)
+        return None if value is None else self._object(value, name, parse)
+
     def mapping(self, name: str, parse: Callable[[Fields, str], T]) -> dict[str, T]:
         """An object with free keys; ``parse(fields, key)`` reads each value."""
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from uif_tvm.errors import InputError
+from uif_tvm.runtime.strings import TEXT, as_text
 from uif_tvm.runtime.tensors import Array, numpy_dtype, to_numpy
-from uif_tvm.signature import Signature, TensorSpec
+from uif_tvm.signature import SequenceSpec, Signature, Spec, TensorSpec, tensors
 
 
 def bind(signature: Signature, args: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
-    """Arrays in the signature's order, checked but not yet aligned.
+    """The tensors that the inputs consist of (see ``signature.tensors``), in order, checked but
+    not yet aligned.
 
     Raises:
         InputError: wrong number, names, dtypes or shapes; says what was expected.
@@ -37,20 +39,45 @@ def bind(signature: Signature, args: Sequence[Any], named: Mapping[str, Any]) ->
             if len(values) == 1 and isinstance(values[0], list | tuple)
             else "pass one array per input, in this order, or a dict by name",
         )
-    arrays = [
-        _checked(value, spec, position)
-        for position, (value, spec) in enumerate(zip(values, specs, strict=True))
-    ]
-    _check_symbols(arrays, specs)
-    _check_ranges(arrays, specs)
+    arrays: list[Array] = []
+    for position, (value, spec) in enumerate(zip(values, specs, strict=True)):
+        arrays.extend(_parts(value, spec, f"input {position} ({spec.name!r})"))
+    flat = tuple(tensors(specs))
+    _check_symbols(arrays, flat)
+    _check_ranges(arrays, flat)
     return arrays
 
 
-def _expected(specs: Sequence[TensorSpec]) -> str:
+def _parts(value: Any, spec: Spec, where: str) -> Iterator[Array]:
+    """The tensors that one input consists of; the structure must be the one of export."""
+    if isinstance(spec, TensorSpec):
+        yield _checked(value, spec, where)
+    elif isinstance(spec, SequenceSpec):
+        if not isinstance(value, list | tuple) or len(value) != len(spec.items):
+            given = f"{len(value)} items" if isinstance(value, list | tuple) else "no list"
+            raise InputError(
+                f"{where} is {given}, expected a list of {len(spec.items)}: {spec}",
+                code="UIF-RUN-STRUCTURE",
+                hint="export the model again with an example of this length",
+            )
+        for number, (part, item) in enumerate(zip(value, spec.items, strict=True)):
+            yield from _parts(part, item, f"{where}, item {number}")
+    elif (value is None) != (spec.value is None):
+        raise InputError(
+            f"{where} is {'absent' if value is None else 'given'}, expected {spec}",
+            code="UIF-RUN-STRUCTURE",
+            hint="export the model again with an example that "
+            + ("leaves it out (None)" if value is None else "has it"),
+        )
+    elif spec.value is not None:
+        yield from _parts(value, spec.value, where)
+
+
+def _expected(specs: Sequence[Spec]) -> str:
     return "; ".join(str(spec) for spec in specs) or "none"
 
 
-def _by_name(specs: Sequence[TensorSpec], named: Mapping[str, Any]) -> list[Any]:
+def _by_name(specs: Sequence[Spec], named: Mapping[str, Any]) -> list[Any]:
     names = [spec.name for spec in specs]
     unknown = [str(name) for name in named if name not in names]
     missing = [name for name in names if name not in named]
@@ -122,10 +149,25 @@ def _no_array(value: Any, name: str, reason: str, hint: str | None = None) -> In
     )
 
 
-def _checked(value: Any, spec: TensorSpec, position: int) -> Array:
-    array = as_array(value, spec.name)
-    where = f"input {position} ({spec.name!r})"
+def _texts(value: Any, where: str) -> Array:
+    """``value`` as an object array of ``str``; anything nested of texts, or an array of them."""
+    if not isinstance(value, np.ndarray):
+        value = np.asarray(value, object)
+    texts = np.empty(value.shape, object)
+    try:
+        texts.reshape(-1)[:] = [as_text(item) for item in value.reshape(-1)]
+    except (TypeError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{where} holds no text: {error}",
+            code="UIF-RUN-DTYPE",
+            hint="pass an array of str (dtype=object), or of UTF-8 bytes",
+        ) from error
+    return texts
+
+
+def _checked(value: Any, spec: TensorSpec, where: str) -> Array:
     dtype = numpy_dtype(spec.dtype)
+    array = _texts(value, where) if spec.dtype == TEXT else as_array(value, spec.name)
     if array.dtype != dtype:
         # Byte order is not a type, and Python's numbers have none of ours.
         untyped = not hasattr(value, "dtype") and np.can_cast(array.dtype, dtype, "same_kind")

@@ -21,10 +21,18 @@ from typing import Any
 
 import numpy as np
 
+from uif_tvm.artifact.strictjson import REGET, dumps, loads
+from uif_tvm.errors import ArtifactError
+
+MAX_STRINGS_BYTES = 1 << 30
+
 Array = np.ndarray[Any, Any]
 
 TEXT = "string"
 """Name of the element type in signatures and in the importer."""
+
+STRINGS = "strings.json"
+"""The member of an artifact that lists the texts among the model's constants."""
 
 
 def as_text(item: Any) -> str:
@@ -51,6 +59,27 @@ class Strings:
     def __init__(self, texts: Iterable[str] = ("",)) -> None:
         self._texts = list(texts)
         self._ids = {text: number for number, text in enumerate(self._texts)}
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Strings:
+        """From the artifact's member :data:`STRINGS`.
+
+        Raises:
+            ArtifactError: it is no list of different texts that begins with the empty one.
+        """
+        texts = loads(data, STRINGS, "UIF-ARTIFACT-STRINGS", MAX_STRINGS_BYTES)
+        sound = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+        if not sound or texts[:1] != [""] or len(set(texts)) != len(texts):
+            raise ArtifactError(
+                f"{STRINGS} must list different texts, the empty one first",
+                code="UIF-ARTIFACT-STRINGS",
+                hint=REGET,
+            )
+        return cls(texts)
+
+    def to_bytes(self) -> bytes:
+        """Inverse of :meth:`from_bytes`."""
+        return dumps(self._texts)
 
     def __len__(self) -> int:
         return len(self._texts)

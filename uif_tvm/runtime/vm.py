@@ -12,6 +12,7 @@ from uif_tvm.artifact import materialise_library
 from uif_tvm.errors import ArtifactError
 from uif_tvm.runtime import threads as workers
 from uif_tvm.runtime.ffi import runtime
+from uif_tvm.runtime.strings import Strings, using
 from uif_tvm.runtime.tensors import Array, to_numpy, to_tensor
 
 _CPU_DEVICE_TYPE, _POOLED_ALLOCATOR = 1, 2
@@ -46,15 +47,17 @@ class ThreadLocalVM:
         """Worker threads of each run."""
         return self._threads
 
-    def call(self, arrays: list[Array], weights: Any) -> Any:
+    def call(self, arrays: list[Array], weights: Any, texts: Strings) -> Any:
         """The entry function's results for ``arrays`` (see :func:`tensors.aligned`).
 
-        Results may lie in the memory of ``arrays`` or of the weights.
+        Results may lie in the memory of ``arrays`` or of the weights. Calls of the host find
+        ``texts`` as the current table of strings.
         """
 
         def run() -> Any:
             # The closure keeps the arrays: tensors over them do not own their memory.
-            return self._function()(*map(self.tensor, arrays), weights)
+            with using(texts):
+                return self._function()(*map(self.tensor, arrays), weights)
 
         return workers.with_workers(self._ffi, self._threads, run)
 
