@@ -24,6 +24,7 @@ from uif_tvm import ops
 from uif_tvm.errors import UsageError
 from uif_tvm.ops.build import numpy_dtype
 from uif_tvm.ops.spec import OpSpec, TensorType
+from uif_tvm.relax_forms import MAKERS, READERS
 from uif_tvm.relax_util import attributes, make_constant, op_name
 
 #: Attribute that lists the operands present, for operators with optional ones.
@@ -203,10 +204,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, tvm.ir.Array)):
         return tuple(_plain(item) for item in value)
     return str(value)
-
-
-#: Relax operators whose attributes or lists travel as operands -> how a call is made, read back.
-MAKERS: dict[str, Any] = {
-    "relax.einsum": lambda operands, attrs: relax.op.einsum(list(operands), attrs["subscripts"]),
-}
-READERS: dict[str, Any] = {}

@@ -6,7 +6,12 @@ float16 and bfloat16 compute in float32 and round once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from uif_tvm.kernels.functions import const, expm1, select
+
+if TYPE_CHECKING:
+    from tvm import te
 
 Expr = Any
 _NARROW = ("float16", "bfloat16")
@@ -36,6 +41,13 @@ def silu(x: Any) -> Expr:
     from tvm import tirx
 
     return _wide(x, lambda v, const: v * tirx.sigmoid(v))
+
+
+def sigmoid(x: Any) -> Expr:
+    """1 / (1 + e^-x)."""
+    from tvm import tirx
+
+    return _wide(x, lambda v, const: tirx.sigmoid(v))
 
 
 def gelu(x: Any) -> Expr:
@@ -70,3 +82,109 @@ def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Expr:
         return tirx.Select(t > const(threshold), v, soft)
 
     return _wide(x, formula)
+
+
+def leaky_relu(x: Expr, alpha: float) -> Expr:
+    """x, or alpha x below 0."""
+    return select(x < const(x, 0), x * const(x, alpha), x)
+
+
+def prelu(x: Expr, slope: Expr) -> Expr:
+    """x, or slope x below 0."""
+    return select(x < const(x, 0), x * slope, x)
+
+
+def elu(x: Expr, alpha: float, scale: float = 1.0, input_scale: float = 1.0) -> Expr:
+    """scale x, or scale alpha (e^(input_scale x) - 1) below 0."""
+    # The argument is limited so that the branch not taken cannot overflow.
+    inner = select(x < const(x, 0), x * const(x, input_scale), const(x, 0))
+    return select(x < const(x, 0), const(x, alpha * scale) * expm1(inner), const(x, scale) * x)
+
+
+def selu(x: Expr, alpha: float, gamma: float) -> Expr:
+    """gamma x, or gamma alpha (e^x - 1) below 0."""
+    return elu(x, alpha, gamma)
+
+
+def celu(x: Expr, alpha: float) -> Expr:
+    """x, or alpha (e^(x / alpha) - 1) below 0."""
+    return elu(x, alpha, 1.0, 1.0 / alpha)
+
+
+def limited(x: Expr, low: float | None, high: float | None) -> Expr:
+    """x limited from below, then from above; NaN passes."""
+    if low is not None:
+        x = select(x < const(x, low), const(x, low), x)
+    return x if high is None else select(x > const(x, high), const(x, high), x)
+
+
+def hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
+    """alpha x + beta, limited to 0 .. 1."""
+    return limited(x * const(x, alpha) + const(x, beta), 0, 1)
+
+
+def hard_swish(x: Expr) -> Expr:
+    """x times (x + 3) / 6 limited to 0 .. 1."""
+    return x * limited(x * const(x, 1 / 6) + const(x, 0.5), 0, 1)
+
+
+def quick_gelu(x: Expr, alpha: float) -> Expr:
+    """x sigmoid(alpha x)."""
+    from tvm import tirx
+
+    return x * tirx.sigmoid(x * const(x, alpha))
+
+
+def mish(x: Expr) -> Expr:
+    """x tanh(log(1 + e^x)) = x w / (w + 2) with w = e^x (e^x + 2); x itself from 20 on."""
+    from tvm import tirx
+
+    grown = tirx.exp(select(x > const(x, 20), const(x, 20), x))
+    w = grown * (grown + const(x, 2))
+    return select(x > const(x, 20), x, x * (w / (w + const(x, 2))))
+
+
+def softsign(x: Expr) -> Expr:
+    """x / (1 + |x|)."""
+    from tvm import tirx
+
+    return x / (const(x, 1) + tirx.abs(x))
+
+
+def thresholded_relu(x: Expr, alpha: float, value: float) -> Expr:
+    """x above alpha, else ``value``."""
+    return select(x <= const(x, alpha), const(x, value), x)
+
+
+def shrink(x: Expr, bias: float, lambd: float) -> Expr:
+    """x - bias above lambd, x + bias below -lambd, else 0."""
+    from tvm import tirx
+
+    moved = select(x > const(x, 0), x - const(x, bias), x + const(x, bias))
+    return select(tirx.abs(x) <= const(x, lambd), const(x, 0), moved)
+
+
+#: Gates of gated linear units.
+GATES: dict[str, Callable[[Expr], Expr]] = {
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "none": lambda x: x,
+    "relu": relu,
+    "sigmoid": sigmoid,
+    "silu": silu,
+}
+
+
+def glu(x: te.Tensor, axis: int, activation: str) -> te.Tensor:
+    """First half of an axis times the activation of the second half."""
+    from tvm import te
+
+    axis %= len(x.shape)
+    half = x.shape[axis] // 2
+    shape = [*x.shape[:axis], half, *x.shape[axis + 1 :]]
+
+    def element(*i: Any) -> Expr:
+        second = [*i[:axis], i[axis] + half, *i[axis + 1 :]]
+        return x(*i) * GATES[activation](x(*second))
+
+    return te.compute(shape, element, name="glu")
