@@ -88,7 +88,8 @@ def command(
 
     MODELS are .onnx and .pt2 files. Every distinct operator instance (attributes, types, shapes,
     constants) is compiled alone, run in a process of its own and compared with ONNX Runtime,
-    ONNX's reference or PyTorch. Several models give a ranking of what blocks most of them.
+    ONNX's reference or PyTorch. Several models give a ranking of what blocks most of them; inputs
+    of one of them are then named MODEL:NAME.
 
     Exit code 1 when an instance gives wrong results, fails or crashes.
     """
@@ -97,7 +98,7 @@ def command(
     feeds, unread = _inputs(models, shapes, inputs)
     with PhaseProgress("coverage", quiet=bool((ctx.obj or {}).get("quiet"))) as progress:
         report = coverage(
-            [str(model) for model in models if model not in unread] or [str(models[0])],
+            [str(model) for model in models if model not in unread],
             target,
             inputs=feeds,
             against=[name.strip() for name in against.split(",")] if against else (),
@@ -136,7 +137,7 @@ def _inputs(
 ) -> tuple[list[dict[str, Any] | None], dict[Path, UifError]]:
     """Inputs per model that can be read, and the errors of those that cannot.
 
-    Options apply to every model that has an input of their name.
+    Options apply to every model that has an input of their name, or to one: ``MODEL:NAME=...``.
     """
     if len(models) == 1:
         return [dummy_input(models[0], shapes, inputs)], {}
@@ -146,18 +147,37 @@ def _inputs(
     for model in models:
         try:
             names = _input_names(model)
-            own = [t for t in shapes if split_assignment(t, "--input-shape")[0] in names]
-            arrays = [t for t in inputs if split_assignment(t, "--input")[0] in names]
+            own = _meant(shapes, "--input-shape", model, names)
+            arrays = _meant(inputs, "--input", model, names)
             used.update(own, arrays)
-            feeds.append(dummy_input(model, tuple(own), tuple(arrays)))
+            feeds.append(dummy_input(model, tuple(own.values()), tuple(arrays.values())))
         except UifError as error:
             unread[model] = error
-    stray = [text for text in (*shapes, *inputs) if text not in used]
+    # A model that cannot be read may be the one that is meant.
+    stray = [] if unread else [text for text in (*shapes, *inputs) if text not in used]
     if stray:
         raise UsageError(f"no model has the input of {stray[0]!r}", code="UIF-USAGE-INPUT")
     if len(unread) == len(models):
         raise next(iter(unread.values()))
     return feeds, unread
+
+
+def _meant(texts: tuple[str, ...], option: str, model: Path, names: set[str]) -> dict[str, str]:
+    """Those of ``texts`` that are for ``model``, as given -> without its name in front.
+
+    ``MODEL:NAME=...`` is for that model alone, and beats ``NAME=...``.
+    """
+    plain, own = {}, {}
+    for text in texts:
+        name = split_assignment(text, option)[0]
+        prefix = f"{model.stem}:"
+        if name.startswith(prefix) and name.removeprefix(prefix) in names:
+            own[text] = text.removeprefix(prefix)
+        elif name in names:
+            plain[text] = text
+    settled = {split_assignment(text, option)[0] for text in own.values()}
+    used = {t: t for t in plain if split_assignment(t, option)[0] not in settled}
+    return used | own
 
 
 def _input_names(model: Path) -> set[str]:
@@ -180,6 +200,7 @@ def _add_unread(report: CoverageReport, unread: dict[Path, UifError]) -> None:
 
 def _print(report: CoverageReport, top: int) -> None:
     _print_models(report)
+    _print_operators(report)
     _print_top(report, "count", top)
     _print_top(report, "time", top)
     _print_blockers(report)
@@ -231,8 +252,30 @@ def _verdicts() -> tuple[str, ...]:
 def _percent(share: float | None) -> str:
     if share is None:
         return "-"
-    # Never 100% where something is missing.
-    return "100%" if share >= 1 - 1e-12 else f"{min(share * 100, 99.9):.1f}%"
+    # Never 100% where something is missing, never 0% where something is there.
+    if share >= 1 - 1e-12 or share <= 0:
+        return f"{share:.0%}"
+    return f"{min(max(share * 100, 0.1), 99.9):.1f}%"
+
+
+def _print_operators(report: CoverageReport) -> None:
+    timed = any(row.share for row in report.operators())
+    print_table(
+        "operators",
+        ("operator", "nodes>", "distinct>", "time>", "run as"),
+        [
+            (
+                row.op,
+                row.count,
+                row.instances,
+                _percent(row.share) if timed else "-",
+                ", ".join(f"{count} {verdict}" for verdict, count in row.verdicts.items())
+                if len(row.verdicts) > 1
+                else next(iter(row.verdicts)),
+            )
+            for row in report.operators()
+        ],
+    )
 
 
 def _print_top(report: CoverageReport, by: str, count: int) -> None:
@@ -251,7 +294,7 @@ def _print_top(report: CoverageReport, by: str, count: int) -> None:
         )
     estimated = any(source == "roofline" for *_, source in report.top(by, count))
     source = "measured alone, 1 thread" if not estimated else "measured, else roofline"
-    title = "most frequent" if by == "count" else f"most time ({source})"
+    title = "most frequent instances" if by == "count" else f"most time ({source})"
     print_table(title, ("instance", "nodes>", "ms each>", "time>", "runs as"), rows)
 
 

@@ -261,5 +261,15 @@ def _attribute_text(attribute: Any) -> str:
     value = helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
-    text = str(value)
+    elif isinstance(value, (list, tuple)) and value and isinstance(value[0], bytes):
+        value = [item.decode("utf-8", "replace") for item in value]
+    text = _text(value)
     return text if len(text) <= _SHOWN_ATTRIBUTE else text[: _SHOWN_ATTRIBUTE - 3] + "..."
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"  # stored in single precision: later digits are noise
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_text(item) for item in value) + "]"
+    return str(value)

@@ -76,10 +76,7 @@ def render(report: CoverageReport) -> str:
         '<p><input data-table="instances" placeholder="filter: Conv, host, float16 ..."></p>',
         _instances(report),
         "<h2>Operators</h2>",
-        _table(
-            ("operator", "nodes>"),
-            [(escape(op), count) for op, count in report.histogram().items()],
-        ),
+        _operators(report),
     ]
     body = "\n".join(parts)
     return (
@@ -130,6 +127,22 @@ def _blockers(report: CoverageReport) -> str:
                 escape(b.reason),
             )
             for b in report.blockers()
+        ],
+    )
+
+
+def _operators(report: CoverageReport) -> str:
+    return _table(
+        ("operator", "nodes>", "distinct>", "time>", "run as"),
+        [
+            (
+                escape(row.op),
+                row.count,
+                row.instances,
+                _share(row.share),
+                " ".join(f"{_tag(verdict)} {count}" for verdict, count in row.verdicts.items()),
+            )
+            for row in report.operators()
         ],
     )
 

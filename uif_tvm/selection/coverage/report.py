@@ -98,6 +98,23 @@ class Blocker:
     reason: str
 
 
+@dataclass(frozen=True)
+class OperatorRow:
+    """One kind of operator over all models.
+
+    Args:
+        verdicts: verdict -> nodes.
+        instances: distinct ones.
+        share: of the time of all models, between 0 and 1.
+    """
+
+    op: str
+    count: int
+    instances: int
+    share: float
+    verdicts: Mapping[str, int]
+
+
 @dataclass
 class CoverageReport:
     """Coverage of one or several models on one target.
@@ -196,6 +213,27 @@ class CoverageReport:
             "native_by_count": total("by_count", chip),
             "native_by_time": total("by_time", chip),
         }
+
+    def operators(self) -> list[OperatorRow]:
+        """Kinds of operators, most frequent first."""
+        verdicts: dict[str, Counter[str]] = defaultdict(Counter)
+        digests: dict[str, set[str]] = defaultdict(set)
+        times: dict[str, float] = defaultdict(float)
+        for _, use in self.uses():
+            result = self.results[use.digest]
+            op = result.instance.op
+            verdicts[op][result.verdict] += use.count
+            digests[op].add(use.digest)
+            times[op] += self.milliseconds(use.digest)[0] * use.calls
+        whole = sum(times.values())
+        rows = [
+            OperatorRow(
+                op, found.total(), len(digests[op]), times[op] / whole if whole else 0.0,
+                dict(found.most_common()),
+            )
+            for op, found in verdicts.items()
+        ]  # fmt: skip
+        return sorted(rows, key=lambda row: (-row.count, row.op))
 
     def histogram(self) -> dict[str, int]:
         """Operator -> nodes, over all models, most frequent first."""
