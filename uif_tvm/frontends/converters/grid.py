@@ -47,7 +47,7 @@ def grid_sample(ctx: NodeContext) -> relax.Expr:
                 taps.append(axis_taps(_pixels(value, extent, align), extent, mode, padding, align))
             total: Any = None
             for chosen in itertools.product(*taps):
-                item = _read(x, (b, c), [tap[0] for tap in chosen], extents, padding, align)
+                item = read_pixel(x, (b, c), [tap[0] for tap in chosen], extents, padding, align)
                 if mode == "nearest":
                     return item
                 part = item.astype(inner)
@@ -135,7 +135,7 @@ def _drawn_in(at: Any, extent: int, padding: str, align: bool) -> Any:
     return tirx.Select(outside, back, at)
 
 
-def _read(
+def read_pixel(
     x: te.Tensor,
     lead: tuple[Any, ...],
     places: list[Any],

@@ -124,43 +124,56 @@ def max_pool(ctx: NodeContext) -> list[relax.Expr]:
 
 
 def _max_pool_indices(ctx: NodeContext, window: Window) -> list[relax.Expr]:
-    """Window taps are compared one by one, so that the first of equals wins."""
+    """The best tap of each window, the first of equals; then its place as a flat index."""
     dims = ctx.static_shape(0)
     dtype = ctx.dtype(0)
-    if math.prod(window.kernel) > 256:
-        raise Unsupported("indices of a window of more than 256 elements")
+    taps = math.prod(window.kernel)
     column = bool(ctx.attrs.get("storage_order", 0))
-
-    def best(x: te.Tensor, n: Any, c: Any, o: tuple[Any, ...], find: bool) -> Any:
-        top, where = _lowest(dtype), tirx.const(0, "int64")
-        for tap in np.ndindex(*window.kernel):
-            places = window.places(o, list(tap))
-            ok = tirx.all(
-                *[p >= 0 for p in places], *[p < d for p, d in zip(places, dims[2:], strict=True)]
-            )
-            item = tirx.if_then_else(ok, x(n, c, *places), _lowest(dtype))
-            flat: Any = n * dims[1] + c
-            order = range(window.rank)
-            inner: Any = tirx.const(0, "int64")
-            for axis in reversed(order) if column else order:
-                inner = inner * dims[2 + axis] + places[axis]
-            flat = flat * math.prod(dims[2:]) + inner
-            better = tirx.all(ok, item > top)
-            where = tirx.Select(better, flat.astype("int64"), where)
-            top = tirx.Select(better, item, top)
-        return where if find else top
-
     shape = (*dims[:2], *window.outputs)
-    return [
-        ctx.te(
-            lambda x, find=find: te.compute(
-                shape, lambda n, c, *o: best(x, n, c, o, find), name="max_pool"
-            ),
-            ctx.expr(0),
-            name="max_pool_index" if find else "max_pool",
-        )
-        for find in (False, True)
-    ]
+
+    def place(o: tuple[Any, ...], tap: Any) -> list[Any]:
+        rest, parts = tap, []
+        for extent in reversed(window.kernel):
+            parts.append(tirx.floormod(rest, extent))
+            rest = tirx.floordiv(rest, extent)
+        return window.places(o, parts[::-1])
+
+    def better(left: Any, right: Any) -> Any:
+        wins = tirx.any(left[0] > right[0], tirx.all(left[0] == right[0], left[1] < right[1]))
+        return tirx.Select(wins, left[0], right[0]), tirx.Select(wins, left[1], right[1])
+
+    best = te.comm_reducer(
+        better,
+        lambda value, _: (tirx.min_value(value), tirx.const(taps, "int64")),
+        name="first_max",
+    )
+
+    def find(x: te.Tensor) -> list[te.Tensor]:
+        axis = te.reduce_axis((0, taps), name="tap")
+
+        def at(n: Any, c: Any, *o: Any) -> Any:
+            places = place(o, axis)
+            ok = [p >= 0 for p in places]
+            ok += [p < d for p, d in zip(places, dims[2:], strict=True)]
+            item = tirx.if_then_else(tirx.all(*ok), x(n, c, *places), _lowest(dtype))
+            number = tirx.Select(tirx.all(*ok), axis.astype("int64"), tirx.const(taps, "int64"))
+            return best((item, number), axis=axis)
+
+        return list(te.compute(shape, at, name="max_pool"))
+
+    def flat(tap: te.Tensor) -> te.Tensor:
+        def at(n: Any, c: Any, *o: Any) -> Any:
+            places = place(o, tirx.min(tap(n, c, *o), tirx.const(taps - 1, "int64")))
+            inner: Any = tirx.const(0, "int64")
+            for axis in reversed(range(window.rank)) if column else range(window.rank):
+                inner = inner * dims[2 + axis] + places[axis]
+            return ((n * dims[1] + c) * math.prod(dims[2:]) + inner).astype("int64")
+
+        return te.compute(shape, at, name="max_pool_index")
+
+    both = ctx.te(find, ctx.expr(0), name="max_pool_first")
+    value, number = (ctx.emit(relax.TupleGetItem(both, i)) for i in range(2))
+    return [value, ctx.te(flat, number, name="max_pool_index")]
 
 
 @converter("AveragePool")

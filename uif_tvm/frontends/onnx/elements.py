@@ -27,7 +27,7 @@ MOVES = frozenset(
 )
 AWARE = frozenset(
     """
-    Cast CastLike ConcatFromSequence Constant DequantizeLinear Equal If Loop Optional
+    BitCast Cast CastLike ConcatFromSequence Constant DequantizeLinear Equal If Loop Optional
     OptionalGetElement OptionalHasElement QuantizeLinear Scan SequenceAt SequenceConstruct
     SequenceEmpty SequenceErase SequenceInsert SequenceLength SplitToSequence
     """.split()
