@@ -27,7 +27,7 @@ from uif_tvm.frontends.converters.registry import converter
 from uif_tvm.frontends.converters.slicing import cut
 from uif_tvm.frontends.onnx.values import Dim, Dynamic, Known, same_dim, shape_of, simplify
 from uif_tvm.kernels.indexing import within
-from uif_tvm.kernels.scan import inclusive_scan
+from uif_tvm.kernels.scan import scan
 from uif_tvm.kernels.sorting import sort
 
 
@@ -369,7 +369,7 @@ def _running(
     exclusive = bool(ctx.attrs.get("exclusive", 0))
     x = ctx.expr(0)
     x = ctx.emit(relax.op.flip(x, axis)) if reverse else x
-    y = ctx.te(lambda a: inclusive_scan(a, axis, combine), x, name="scan")
+    y = ctx.te(lambda a: scan(a, axis, combine), x, name="scan")
 
     def shifted(a: te.Tensor) -> te.Tensor:
         def at(*i: Any) -> Any:

@@ -22,7 +22,7 @@ def _scan(cx: Emitter, x: Any, dim: int, combine: Any, name: str) -> Any:
     if not cx.shape(x) or 0 in cx.shape(x):
         return cx.cast(x, cx.out_dtype)
     axis = dim % len(cx.shape(x))
-    result = cx.te(lambda data: scan.inclusive_scan(data, axis, combine), x, name=name)
+    result = cx.te(lambda data: scan.scan(data, axis, combine), x, name=name)
     return cx.cast(result, cx.out_dtype)
 
 
@@ -61,7 +61,7 @@ def _running_extreme(cx: Emitter, x: Any, dim: int, largest: bool) -> Any:
     axis = dim % len(cx.shape(x))
     pick = scalar.nan_max if largest else scalar.nan_min
     name = "cummax" if largest else "cummin"
-    result = cx.te(lambda data: scan.inclusive_scan(data, axis, pick), x, name=name)
+    result = cx.te(lambda data: scan.scan(data, axis, pick), x, name=name)
     return [cx.cast(result, dtype), None]
 
 
