@@ -15,6 +15,8 @@ JOBS ?= 2
 MODELS ?=
 THREADS ?= 1 2
 ROUNDS ?= 12
+# Another folder of cases for `make cases`
+CASES ?= tests/cases/registry
 # Another list of models for `make corpus`, and which of them, e.g. IDS="ppocr_v4_rec magika_v3_3"
 CORPUS ?= tests/corpus/corpus.json
 IDS ?=
@@ -75,6 +77,10 @@ corpus: $(VENV)/.installed-dev ## Run real trained models and compare with refer
 .PHONY: coverage-table
 coverage-table: $(VENV)/.installed-dev ## Put the latest reports into the README
 	@$(PY) -m tests.coverage.table
+
+.PHONY: cases
+cases: $(VENV)/.installed-dev ## Run small inputs that once failed somewhere
+	@$(PY) -m tests.cases.check --cases '$(CASES)' $(IDS)
 
 .PHONY: clean
 clean: ## Remove build products, but neither .venv nor downloaded models
