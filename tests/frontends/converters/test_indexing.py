@@ -29,11 +29,29 @@ def test_gather_refuses_constant_indices_outside() -> None:
 
 
 @pytest.mark.parametrize("index", [2**40, -(2**40), 3, -4])
-def test_data_indices_outside_are_clamped(index: int) -> None:
+def test_reads_at_data_indices_outside_are_clamped(index: int) -> None:
     (got,) = run_model(*single("GatherElements", [X, ints([[index] * 4])], axis=0))
     assert got.tolist() == [X[2 if index > 0 else 0].tolist()]
-    (out,) = run_model(*single("ScatterND", [X, ints([[index]]), np.ones((1, 4), F)]))
-    assert out.shape == X.shape
+
+
+@pytest.mark.parametrize("index", [2**40, -(2**40), 3, -4])
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_writes_at_data_indices_outside_are_dropped(index: int, reduction: str) -> None:
+    ones = np.ones((1, 4), F)
+    (out,) = run_model(*single("ScatterND", [X, ints([[index]]), ones], reduction=reduction))
+    assert np.array_equal(out, X)
+    at = ints([[index, 1, -1, index]])
+    (out,) = run_model(*single("ScatterElements", [X, at, 100 * ones], reduction=reduction))
+    expected = X.copy()
+    for row, column in ((1, 1), (2, 2)):
+        expected[row, column] = 100 + (X[row, column] if reduction == "add" else 0)
+    assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize(("op", "at"), [("ScatterND", [[3]]), ("ScatterElements", [[0, -4, 1, 2]])])
+def test_scatters_refuse_constant_indices_outside(op: str, at: Any) -> None:
+    with pytest.raises(UifError, match="outside"):
+        run_model(*single(op, [X, ints(at), np.ones((1, 4), F)], constants=[1]))
 
 
 @pytest.mark.parametrize(

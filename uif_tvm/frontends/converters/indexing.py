@@ -15,13 +15,11 @@ from tvm import relax, te, tirx
 
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
 from uif_tvm.frontends.converters.dtypes import kind
-from uif_tvm.frontends.converters.elementwise import _pick
 from uif_tvm.frontends.converters.kernels import (
     call_kernel,
     count_true,
     dim,
     positions_true,
-    scatter_rows,
 )
 from uif_tvm.frontends.converters.registry import converter
 from uif_tvm.frontends.converters.slicing import cut
@@ -80,7 +78,7 @@ def gather(ctx: NodeContext) -> Any:
 def gather_elements(ctx: NodeContext) -> relax.Expr:
     """Elements of an axis, one index per result."""
     axis = ctx.axis(int(ctx.attrs.get("axis", 0)), ctx.rank(0))
-    _check_cover(ctx, axis)
+    check_cover(ctx, axis)
 
     def compute(data: te.Tensor, index: te.Tensor) -> te.Tensor:
         def at(*i: Any) -> Any:
@@ -92,7 +90,7 @@ def gather_elements(ctx: NodeContext) -> relax.Expr:
     return ctx.te(compute, ctx.expr(0), ctx.expr(1), name="gather_elements")
 
 
-def _check_cover(ctx: NodeContext, axis: int) -> None:
+def check_cover(ctx: NodeContext, axis: int) -> None:
     """Indices of an element-wise gather or scatter must lie within the data's other axes."""
     dims, places = ctx.shape(0), ctx.shape(1)
     if len(dims) != len(places):
@@ -105,7 +103,7 @@ def _check_cover(ctx: NodeContext, axis: int) -> None:
             raise Unsupported("indices whose extent is settled at run time only")
 
 
-def _same(left: tuple[Dim, ...], right: tuple[Dim, ...]) -> bool:
+def same_dims(left: tuple[Dim, ...], right: tuple[Dim, ...]) -> bool:
     """Equal shapes, as far as import can tell."""
     return len(left) == len(right) and all(
         a == b
@@ -122,7 +120,7 @@ def gather_nd(ctx: NodeContext) -> relax.Expr:
     depth = ctx.static([places[-1]])[0]
     if batch + depth > len(dims):
         raise ctx.invalid(f"{depth} indices for a tensor of rank {len(dims)}")
-    if not _same(dims[:batch], places[:batch]):
+    if not same_dims(dims[:batch], places[:batch]):
         raise ctx.invalid("data and indices differ in their batch dimensions")
 
     def compute(data: te.Tensor, index: te.Tensor) -> te.Tensor:
@@ -136,91 +134,6 @@ def gather_nd(ctx: NodeContext) -> relax.Expr:
         return te.compute(shape, at, name="gather_nd")
 
     return ctx.te(compute, ctx.expr(0), ctx.expr(1), name="gather_nd")
-
-
-REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "none": lambda old, new: new,
-    "add": lambda old, new: old + new,
-    "mul": lambda old, new: old * new,
-    "min": _pick(False),
-    "max": _pick(True),
-}
-
-
-def _scatter(
-    ctx: NodeContext, index: relax.Expr, inner: Dim, updates: relax.Expr, reduction: str
-) -> relax.Expr:
-    """Scatter rows of ``inner`` elements at flat row numbers, in the order given."""
-    if reduction not in REDUCTIONS:
-        raise ctx.invalid(f"reduction {reduction!r} does not exist")
-    dims, dtype = ctx.shape(0), ctx.dtype(0)
-    total = simplify(math.prod(dims))
-    outer = simplify(total // inner) if not _is(inner, 1) else total
-    count = simplify(math.prod(shape_of(index)))
-    store = "uint8" if dtype == "bool" else dtype
-    data = ctx.reshape(ctx.cast(ctx.expr(0), store), [outer, inner])
-    rows = ctx.reshape(index, [count])
-    values = ctx.reshape(ctx.cast(updates, store), [count, inner])
-    kernel = scatter_rows(
-        dim(outer, "outer"), dim(inner, "inner"), dim(count, "count"), store, REDUCTIONS[reduction]
-    )
-    (result,) = call_kernel(ctx, kernel, [data, rows, values], [[outer, inner]], [store], "scatter")
-    return ctx.cast(ctx.reshape(result, dims), dtype)
-
-
-def _is(value: Dim, number: int) -> bool:
-    return isinstance(value, int) and value == number
-
-
-@converter("ScatterND")
-def scatter_nd(ctx: NodeContext) -> relax.Expr:
-    """Write slices at tuples of indices."""
-    depth = ctx.static([ctx.shape(1)[-1]])[0]
-    if depth > ctx.rank(0):
-        raise ctx.invalid(f"{depth} indices for a tensor of rank {ctx.rank(0)}")
-    dims = ctx.shape(0)
-    if not _same((*ctx.shape(1)[:-1], *dims[depth:]), ctx.shape(2)):
-        raise ctx.invalid("updates do not have the shape of the indexed slices")
-
-    def compute(index: te.Tensor, data: te.Tensor) -> te.Tensor:
-        def at(*i: Any) -> Any:
-            row: Any = tirx.const(0, "int64")
-            for k in range(depth):
-                extent = data.shape[k]
-                row = row * extent + inside(index(*i, k), extent)
-            return row
-
-        return te.compute(index.shape[:-1], at, name="row_number")
-
-    if 0 in [d for d in ctx.shape(1) if isinstance(d, int)]:
-        return ctx.expr(0)
-    rows = ctx.te(compute, ctx.expr(1), ctx.expr(0), name="row_number")
-    inner = simplify(math.prod(dims[depth:]))
-    return _scatter(ctx, rows, inner, ctx.expr(2), ctx.attrs.get("reduction", "none"))
-
-
-@converter("ScatterElements", "Scatter")
-def scatter_elements(ctx: NodeContext) -> relax.Expr:
-    """Write single elements along an axis."""
-    axis = ctx.axis(int(ctx.attrs.get("axis", 0)), ctx.rank(0))
-    _check_cover(ctx, axis)
-    if not _same(ctx.shape(1), ctx.shape(2)):
-        raise ctx.invalid("indices and updates differ in shape")
-
-    def compute(index: te.Tensor, data: te.Tensor) -> te.Tensor:
-        def at(*i: Any) -> Any:
-            row: Any = tirx.const(0, "int64")
-            for k, extent in enumerate(data.shape):
-                place = inside(index(*i), extent) if k == axis else i[k]
-                row = row * extent + place
-            return row
-
-        return te.compute(index.shape, at, name="element_number")
-
-    if 0 in [d for d in ctx.shape(1) if isinstance(d, int)]:
-        return ctx.expr(0)
-    places = ctx.te(compute, ctx.expr(1), ctx.expr(0), name="element_number")
-    return _scatter(ctx, places, 1, ctx.expr(2), ctx.attrs.get("reduction", "none"))
 
 
 @converter("NonZero")
@@ -385,7 +298,7 @@ def _running(
 @converter("ReverseSequence")
 def reverse_sequence(ctx: NodeContext) -> relax.Expr:
     """The first ``sequence_lens[b]`` steps of each sequence in reverse."""
-    if ctx.rank(0) < 2 or not _same(
+    if ctx.rank(0) < 2 or not same_dims(
         (ctx.shape(0)[int(ctx.attrs.get("batch_axis", 1))],), ctx.shape(1)
     ):
         raise ctx.invalid("sequence_lens must have one entry per batch element")

@@ -1,7 +1,7 @@
 """Loops that TE cannot express: scatter and compaction; as whole TIR functions.
 
 They are opaque to fusion and to schedules (``tirx.is_scheduled``), serial, and never touch an
-element outside their buffers: indices are clamped before they get here.
+element outside their buffers: indices are clamped, or marked -1, before they get here.
 """
 
 # mypy: ignore-errors
@@ -52,7 +52,10 @@ def dim(value: Dim, name: str) -> Any:
 def scatter_rows(
     outer: Any, inner: Any, count: Any, dtype: str, combine: Callable[[Any, Any], Any]
 ) -> Any:
-    """out = data; out[index[m], :] = combine(out[index[m], :], updates[m, :]) in order of m."""
+    """out = data; out[index[m], :] = combine(out[index[m], :], updates[m, :]) in order of m.
+
+    Rows whose index is negative are dropped.
+    """
 
     @T.prim_func(private=True, s_tir=True)
     def scatter(
@@ -66,8 +69,9 @@ def scatter_rows(
                 for j in range(inner):
                     out[i, j] = data[i, j]
             for m in range(count):
-                for j in range(inner):
-                    out[index[m], j] = combine(out[index[m], j], updates[m, j])
+                if index[m] >= T.int64(0):
+                    for j in range(inner):
+                        out[index[m], j] = combine(out[index[m], j], updates[m, j])
 
     return scatter
 
