@@ -7,6 +7,7 @@ for its area is demonstrated.
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -45,6 +46,13 @@ def guard_of(case: Mapping[str, Any]) -> Guard | None:
     """The guard for a case, by the area it pokes at."""
     area = str(case.get("area") or "")
     return next((guard for guard in GUARDS if area.startswith(guard.areas)), None)
+
+
+#: What a model passes from import to running; tools that compare with TVM are not among them.
+_ON_THE_WAY = (
+    "frontends", "compiler", "relay_passes", "kernels", "schedules", "targets", "artifact",
+    "runtime",
+)  # fmt: skip
 
 
 def _flow(model: Any, inputs: Any, example: Any = None, **options: Any) -> Any:
@@ -159,14 +167,12 @@ def _own_engine() -> str:
 
 
 def _unused(name: str) -> str:
-    """``""`` when nothing in the package names a part of TVM."""
-    import uif_tvm
-    from uif_tvm import relay_passes
-
-    for folder in (*uif_tvm.__path__, *relay_passes.__path__):
-        for path in Path(folder).rglob("*.py"):
-            if name in path.read_text():
-                return f"{path.name} uses {name}"
+    """``""`` when nothing that a model passes names a part of TVM."""
+    for part in _ON_THE_WAY:
+        for folder in importlib.import_module(f"uif_tvm.{part}").__path__:
+            for path in Path(folder).rglob("*.py"):
+                if name in path.read_text():
+                    return f"{part}/{path.name} uses {name}"
     return ""
 
 
