@@ -20,6 +20,7 @@ import numpy as np
 from uif_tvm.errors import EnvironmentFault, RunError
 from uif_tvm.runtime import host_clock, strings
 from uif_tvm.runtime.elements import element_name, from_stored, stored_dtype, to_stored
+from uif_tvm.runtime.host_control import corrected_ops
 from uif_tvm.runtime.tensors import Array, aligned_empty, is_extended, numpy_dtype, to_numpy
 
 HOST_CALL = "uif.host.onnx"
@@ -75,7 +76,6 @@ class _Plan:
 @lru_cache(maxsize=1024)
 def _plan(model: bytes) -> _Plan:
     import onnx
-    from onnx.reference import ReferenceEvaluator
 
     proto = onnx.load_model_from_string(model)
     slots = json.loads(next(p.value for p in proto.metadata_props if p.key == SLOTS))
@@ -84,7 +84,18 @@ def _plan(model: bytes) -> _Plan:
         for value, (kind, count) in zip(proto.graph.input, slots, strict=True)
     )
     results = tuple(element_of(value.type) for value in proto.graph.output)
-    return _Plan(ReferenceEvaluator(proto), inputs, results)
+    return _Plan(evaluator_of(proto), inputs, results)
+
+
+def evaluator_of(proto: Any) -> Any:
+    """ONNX's reference evaluator over a model, what it has wrong corrected.
+
+    Raises:
+        Exception: it lacks an operator of the model.
+    """
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(proto, new_ops=list(corrected_ops()))
 
 
 def element_of(kind: Any) -> str:

@@ -31,7 +31,8 @@ from uif_tvm.frontends.onnx.values import (
     Value,
 )
 from uif_tvm.runtime.elements import is_stored, stored_dtype
-from uif_tvm.runtime.host_ops import HOST_CALL, SIZED_CALL, element_of
+from uif_tvm.runtime.host_control import limited
+from uif_tvm.runtime.host_ops import HOST_CALL, SIZED_CALL, element_of, evaluator_of
 
 if TYPE_CHECKING:
     from tvm import relax
@@ -43,6 +44,9 @@ DISTRUSTED: dict[str, str] = {}
 
 SAMPLE_LIMIT = 1 << 16
 """Elements of operands up to which a node is tried on example data at import."""
+
+SAMPLE_ROUNDS = 64
+"""Rounds of a loop that such a trial may take."""
 
 _UNFIT = (NotImplementedError, AttributeError, NameError, TypeError)
 """What the reference raises where it lacks an operator's mode, rather than on data that is odd."""
@@ -62,7 +66,8 @@ def host_call(
         return None
     try:
         model = build(node, inputs, scope, importer.functions, importer.folder)
-        results = _results(model)
+        declared = [scope.types.get(name) for name in node.output if name]
+        results = _results(model, declared)
     except NotRepresentableError:
         return None
     if results is None:
@@ -90,16 +95,21 @@ class _Result:
         return self.dims is not None and all(dim is not None for dim in self.dims)
 
 
-def _results(model: HostModel) -> list[_Result] | None:
-    """The results' types, ``None`` where the host cannot evaluate the node."""
-    from onnx.reference import ReferenceEvaluator
+def _results(model: HostModel, declared: Sequence[Any]) -> list[_Result] | None:
+    """The results' types, ``None`` where the host cannot evaluate the node.
 
-    types = _inferred(model.proto)
+    Args:
+        declared: types that the model declares of the results, ``None`` where it does not.
+    """
     try:
-        evaluator = ReferenceEvaluator(model.proto)
+        evaluator = evaluator_of(model.proto)
     except Exception:
         return None  # no implementation of one of the operators
-    sample = _sampled(model, evaluator) if types is None or not _any_subgraph(model) else None
+    types = _inferred(model.proto)
+    for kind, hint in zip(types or (), declared, strict=False):
+        _add_rank(kind, hint)
+    open_rank = types is None or any(map(_lacks_rank, types))
+    sample = _sampled(model, evaluator) if open_rank or not _any_subgraph(model) else None
     if isinstance(sample, _UNFIT) or (types is None and not isinstance(sample, list)):
         return None
     if types is None:
@@ -115,6 +125,23 @@ def _results(model: HostModel) -> list[_Result] | None:
             return None
         results.append(result)
     return results
+
+
+def _lacks_rank(kind: Any) -> bool:
+    return kind.HasField("tensor_type") and not kind.tensor_type.HasField("shape")
+
+
+def _add_rank(kind: Any, hint: Any) -> None:
+    """Take the rank of a tensor from the model's declaration where inference has none.
+
+    Extents are left to the run: declarations are not always kept up to date.
+    """
+    if not _lacks_rank(kind) or hint is None or _lacks_rank(hint):
+        return
+    if hint.HasField("tensor_type"):
+        kind.tensor_type.shape.SetInParent()
+        for _ in hint.tensor_type.shape.dim:
+            kind.tensor_type.shape.dim.add()
 
 
 def _inferred(proto: Any) -> list[Any] | None:
@@ -204,7 +231,7 @@ def _sampled(model: HostModel, evaluator: Any) -> list[Any] | Exception | None:
             return None
         feeds[declared.name] = _example(element_of(declared.type), shape, rng)
     try:
-        with np.errstate(all="ignore"), warnings.catch_warnings():
+        with np.errstate(all="ignore"), warnings.catch_warnings(), limited(SAMPLE_ROUNDS):
             warnings.simplefilter("ignore")
             return list(evaluator.run(None, feeds))
     except Exception as error:

@@ -57,12 +57,14 @@ class Scope:
         versions: operator set versions in force.
         references: the caller's attributes, inside a function body.
         parent: the enclosing graph's scope; ``None`` for the model and for functions.
+        types: what the graph declares of its own values.
     """
 
     versions: Mapping[str, int]
     references: Mapping[str, Any] = field(default_factory=dict)
     parent: Scope | None = None
     values: dict[str, Value] = field(default_factory=dict)
+    types: dict[str, Any] = field(default_factory=dict)
 
     def lookup(self, name: str) -> Value:
         """The value of a name.
@@ -199,6 +201,7 @@ class GraphImporter:
                 hint="store the weight as a dense tensor",
             )
         scope.values.update(bindings)
+        scope.types.update({info.name: info.type for info in [*graph.value_info, *graph.output]})
         with self._inside(scope):
             self._run_nodes(graph.node, [value.name for value in graph.output])
             return [scope.lookup(value.name) for value in graph.output]

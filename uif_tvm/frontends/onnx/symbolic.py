@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx
 
 from uif_tvm.frontends.onnx.values import Array, Dim, Symbolic
@@ -57,6 +58,9 @@ def require_value(bb: relax.BlockBuilder, expr: relax.Expr, array: Array) -> Non
     """Have the runtime check that a tensor holds just these elements."""
     if array.size == 0:
         return
+    if array.dtype == np.bool_:  # which TVM compares as if they were floats
+        array = array.astype(np.uint8)
+        expr = bb.emit(relax.op.astype(expr, "uint8"))
     expected = relax.const(array, str(array.dtype))
 
     def compute(given: te.Tensor, wanted: te.Tensor) -> te.Tensor:
