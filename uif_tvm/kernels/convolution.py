@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from uif_tvm.kernels.extents import known
 from uif_tvm.kernels.norm import accumulator
 from uif_tvm.ops.convolution import each, padding_of, positions
 
@@ -153,7 +154,7 @@ def im2col(
     rank = len(x.shape) - 2
     kernel, strides, dilation = each(kernel, rank), each(strides, rank), each(dilation, rank)
     before, after = padding_of(padding, rank)
-    counts = positions(x.shape[2:], kernel, strides, before, after, dilation)
+    counts = positions(known(x.shape[2:]), kernel, strides, before, after, dilation)
 
     def at(n: Any, row: Any, column: Any) -> Any:
         taps, places = [], []
