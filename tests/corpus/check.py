@@ -131,7 +131,10 @@ def differing(model: Path, cases: Sequence[Case]) -> dict[str, dict[int, str]]:
 
     graph = onnx.load(str(model), load_external_data=False).graph
     fixed = {
-        value.name: [dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim]
+        value.name: [
+            dim.HasField("dim_value") and dim.dim_value >= 0
+            for dim in value.type.tensor_type.shape.dim
+        ]
         for value in graph.input
     }
     chosen: dict[str, dict[int, str]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,14 @@ from uif_tvm.frontends.converters.dtypes import kind
 from uif_tvm.frontends.converters.padding import emit_pad
 from uif_tvm.frontends.converters.registry import converter
 from uif_tvm.frontends.converters.slicing import cut
-from uif_tvm.frontends.onnx.values import Dim, is_static, same_dim, shape_of, simplify
+from uif_tvm.frontends.onnx.values import (
+    Dim,
+    at_least,
+    is_static,
+    same_dim,
+    shape_of,
+    simplify,
+)
 
 LAYOUTS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}
 CONV = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
@@ -33,8 +41,11 @@ def window_pads(
     kernel: list[int],
     strides: list[int],
     dilations: list[int],
-) -> tuple[list[int], list[int]]:
-    """Padding before and after each spatial axis, ``auto_pad`` resolved."""
+) -> tuple[list[Dim], list[Dim]]:
+    """Padding before and after each spatial axis, ``auto_pad`` resolved.
+
+    Symbolic where a stride makes it depend on a symbolic extent.
+    """
     rank = len(kernel)
     mode = ctx.attrs.get("auto_pad", "NOTSET")
     if min([*kernel, *strides, *dilations], default=1) < 1:
@@ -49,20 +60,37 @@ def window_pads(
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise ctx.invalid(f"auto_pad {mode!r} does not exist")
     before, after = [], []
-    for extent, k, s, d in zip(ctx.static(dims), kernel, strides, dilations, strict=True):
-        need = max((-(-extent // s) - 1) * s + (k - 1) * d + 1 - extent, 0)
-        small, large = need // 2, need - need // 2
+    for extent, k, s, d in zip(dims, kernel, strides, dilations, strict=True):
+        need = at_least(simplify(((extent + s - 1) // s - 1) * s + (k - 1) * d + 1 - extent), 0)
+        small = simplify(need // 2)
+        large = simplify(need - small)
         before.append(small if mode == "SAME_UPPER" else large)
         after.append(large if mode == "SAME_UPPER" else small)
     return before, after
 
 
+def apply_symbolic_pads(
+    ctx: NodeContext, x: relax.Expr, before: Sequence[Dim], after: Sequence[Dim]
+) -> tuple[relax.Expr, list[int], list[int]]:
+    """``x`` with zeros around it where pads are symbolic, and the pads that are left to do."""
+    if is_static((*before, *after)):
+        return x, [int(v) for v in before], [int(v) for v in after]
+    lead = [0] * (len(shape_of(x)) - len(before))
+    fill = ctx.const(0, str(x.ty.dtype))
+    padded = emit_pad(ctx, x, [*lead, *before], [*lead, *after], "constant", fill)
+    return padded, [0] * len(before), [0] * len(after)
+
+
 def check_window(
-    ctx: NodeContext, dims: tuple[Dim, ...], window: list[int], before: list[int], after: list[int]
+    ctx: NodeContext,
+    dims: Sequence[Dim],
+    window: list[int],
+    before: Sequence[Dim],
+    after: Sequence[Dim],
 ) -> None:
     """Refuse a window larger than the padded input."""
     for extent, size, lo, hi in zip(dims, window, before, after, strict=True):
-        if isinstance(extent, int) and extent + lo + hi < size:
+        if is_static((extent, lo, hi)) and extent + lo + hi < size:
             raise ctx.invalid(f"a window of {size} does not fit an input of {extent} + {lo} + {hi}")
 
 
@@ -133,7 +161,8 @@ def conv(ctx: NodeContext) -> relax.Expr:
     window = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     check_window(ctx, dims[2:], window, before, after)
     groups = int(ctx.attrs.get("group", 1))
-    y = emit_conv(ctx, ctx.expr(0), ctx.expr(1), strides, before, after, dilations, groups)
+    x, low, high = apply_symbolic_pads(ctx, ctx.expr(0), before, after)
+    y = emit_conv(ctx, x, ctx.expr(1), strides, low, high, dilations, groups)
     return add_bias(ctx, y, ctx.expr(2)) if ctx.has(2) else y
 
 

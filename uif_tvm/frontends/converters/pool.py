@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from uif_tvm.frontends.converters.context import NodeContext, Unsupported
+from uif_tvm.frontends.converters.context import NodeContext
 from uif_tvm.frontends.converters.conv import check_window, spatial, window_pads
 from uif_tvm.frontends.converters.dtypes import kind
 from uif_tvm.frontends.converters.elementwise import is_float
 from uif_tvm.frontends.converters.registry import converter
-from uif_tvm.frontends.onnx.values import Dim, simplify
+from uif_tvm.frontends.onnx.values import Dim, at_least, is_static, simplify
 
 MAX_POOL = {1: relax.op.nn.max_pool1d, 2: relax.op.nn.max_pool2d, 3: relax.op.nn.max_pool3d}
 AVG_POOL = {1: relax.op.nn.avg_pool1d, 2: relax.op.nn.avg_pool2d, 3: relax.op.nn.avg_pool3d}
@@ -38,7 +38,7 @@ class Window:
         ceil = bool(ctx.attrs.get("ceil_mode", 0))
         if not ceil:
             check_window(ctx, dims[2:], self.reach, self.before, self.after)
-        self.extra = [0] * self.rank
+        self.extra: list[Dim] = [0] * self.rank
         self.outputs: list[Dim] = []
         for axis, extent in enumerate(dims[2:]):
             self.outputs.append(self._output(ctx, axis, extent, ceil))
@@ -46,10 +46,8 @@ class Window:
     def _output(self, ctx: NodeContext, axis: int, extent: Dim, ceil: bool) -> Dim:
         lo, hi = self.before[axis], self.after[axis]
         stride, reach = self.strides[axis], self.reach[axis]
-        if not isinstance(extent, int):
-            if ceil and stride > 1:
-                raise Unsupported("ceil_mode over a dimension that depends on the data")
-            return simplify((extent + lo + hi - reach) // stride + 1)
+        if not is_static((extent, lo, hi)):
+            return self._symbolic_output(axis, extent, ceil)
         span = extent + lo + hi - reach
         count = (-(-span // stride) if ceil else span // stride) + 1
         if ceil and (count - 1) * stride >= extent + lo:
@@ -59,17 +57,38 @@ class Window:
         self.extra[axis] = max((count - 1) * stride + reach - (extent + lo + hi), 0)
         return count
 
+    def _symbolic_output(self, axis: int, extent: Dim, ceil: bool) -> Dim:
+        lo, hi = self.before[axis], self.after[axis]
+        stride, reach = self.strides[axis], self.reach[axis]
+        span = extent + lo + hi - reach
+        if not ceil or stride == 1:
+            return simplify(span // stride + 1)
+        count = (span + stride - 1) // stride + 1
+        # A window that starts in the padding does not count: its start is at most extent + lo - 1.
+        count = simplify(tirx.min(count, (extent + lo - 1) // stride + 1))
+        self.extra[axis] = at_least(simplify((count - 1) * stride + reach - (extent + lo + hi)), 0)
+        return count
+
     @property
-    def padding(self) -> list[int]:
+    def plain(self) -> bool:
+        """Whether the padding is known at import, as Relax's own pools need it."""
+        return is_static((*self.before, *self.after, *self.extra))
+
+    @property
+    def padding(self) -> list[Dim]:
         """Padding before all axes, then after all axes."""
         return [*self.before, *[a + e for a, e in zip(self.after, self.extra, strict=True)]]
 
-    def places(self, index: tuple[Any, ...], taps: list[Any]) -> list[Any]:
-        """Input positions of an output position and window taps."""
+    def places(self, index: tuple[Any, ...], taps: list[Any], before: list[Any]) -> list[Any]:
+        """Input positions of an output position and window taps.
+
+        Args:
+            before: the padding before each axis, as the kernel sees it.
+        """
         return [
             i * s + t * d - lo
             for i, s, t, d, lo in zip(
-                index, self.strides, taps, self.dilations, self.before, strict=True
+                index, self.strides, taps, self.dilations, before, strict=True
             )
         ]
 
@@ -84,14 +103,14 @@ def _fold_windows(
     ctx: NodeContext, window: Window, combine: str, value: Any, name: str
 ) -> relax.Expr:
     """Reduce ``value(x, place...)`` over each window; positions in the padding are skipped."""
-    dims = ctx.shape(0)
     dtype = ctx.dtype(0)
 
-    def compute(x: te.Tensor) -> te.Tensor:
+    def compute(local: list[Any], x: te.Tensor) -> te.Tensor:
         taps = [te.reduce_axis((0, k), name=f"k{i}") for i, k in enumerate(window.kernel)]
+        before, outputs = local[: window.rank], local[window.rank :]
 
         def at(n: Any, c: Any, *o: Any) -> Any:
-            places = window.places(o, taps)
+            places = window.places(o, taps, before)
             ok = [p >= 0 for p in places]
             ok += [p < d for p, d in zip(places, x.shape[2:], strict=True)]
             item = value(x(n, c, *places))
@@ -99,9 +118,9 @@ def _fold_windows(
             item = tirx.if_then_else(tirx.all(*ok), item, rest)
             return te.max(item, axis=taps) if combine == "max" else te.sum(item, axis=taps)
 
-        return te.compute((*dims[:2], *window.outputs), at, name=name)
+        return te.compute((*x.shape[:2], *outputs), at, name=name)
 
-    return ctx.te(compute, ctx.expr(0), name=name)
+    return ctx.te_dims(compute, [ctx.expr(0)], [*window.before, *window.outputs], name)
 
 
 @converter("MaxPool")
@@ -110,7 +129,7 @@ def max_pool(ctx: NodeContext) -> list[relax.Expr]:
     window = Window(ctx)
     if ctx.wants(1):
         return _max_pool_indices(ctx, window)
-    if window.rank in MAX_POOL and is_float(ctx.dtype(0)):
+    if window.plain and window.rank in MAX_POOL and is_float(ctx.dtype(0)):
         pool = MAX_POOL[window.rank](
             ctx.expr(0),
             pool_size=window.kernel,
@@ -125,18 +144,16 @@ def max_pool(ctx: NodeContext) -> list[relax.Expr]:
 
 def _max_pool_indices(ctx: NodeContext, window: Window) -> list[relax.Expr]:
     """The best tap of each window, the first of equals; then its place as a flat index."""
-    dims = ctx.static_shape(0)
     dtype = ctx.dtype(0)
     taps = math.prod(window.kernel)
     column = bool(ctx.attrs.get("storage_order", 0))
-    shape = (*dims[:2], *window.outputs)
 
-    def place(o: tuple[Any, ...], tap: Any) -> list[Any]:
+    def place(o: tuple[Any, ...], tap: Any, before: list[Any]) -> list[Any]:
         rest, parts = tap, []
         for extent in reversed(window.kernel):
             parts.append(tirx.floormod(rest, extent))
             rest = tirx.floordiv(rest, extent)
-        return window.places(o, parts[::-1])
+        return window.places(o, parts[::-1], before)
 
     def better(left: Any, right: Any) -> Any:
         wins = tirx.any(left[0] > right[0], tirx.all(left[0] == right[0], left[1] < right[1]))
@@ -148,32 +165,36 @@ def _max_pool_indices(ctx: NodeContext, window: Window) -> list[relax.Expr]:
         name="first_max",
     )
 
-    def find(x: te.Tensor) -> list[te.Tensor]:
+    def find(local: list[Any], x: te.Tensor) -> list[te.Tensor]:
         axis = te.reduce_axis((0, taps), name="tap")
+        before, outputs = local[: window.rank], local[window.rank :]
 
         def at(n: Any, c: Any, *o: Any) -> Any:
-            places = place(o, axis)
+            places = place(o, axis, before)
             ok = [p >= 0 for p in places]
-            ok += [p < d for p, d in zip(places, dims[2:], strict=True)]
+            ok += [p < d for p, d in zip(places, x.shape[2:], strict=True)]
             item = tirx.if_then_else(tirx.all(*ok), x(n, c, *places), _lowest(dtype))
             number = tirx.Select(tirx.all(*ok), axis.astype("int64"), tirx.const(taps, "int64"))
             return best((item, number), axis=axis)
 
-        return list(te.compute(shape, at, name="max_pool"))
+        return list(te.compute((*x.shape[:2], *outputs), at, name="max_pool"))
 
-    def flat(tap: te.Tensor) -> te.Tensor:
+    def flat(local: list[Any], tap: te.Tensor) -> te.Tensor:
+        before, extents = local[: window.rank], local[window.rank :]
+
         def at(n: Any, c: Any, *o: Any) -> Any:
-            places = place(o, tirx.min(tap(n, c, *o), tirx.const(taps - 1, "int64")))
+            places = place(o, tirx.min(tap(n, c, *o), tirx.const(taps - 1, "int64")), before)
             inner: Any = tirx.const(0, "int64")
             for axis in reversed(range(window.rank)) if column else range(window.rank):
-                inner = inner * dims[2 + axis] + places[axis]
-            return ((n * dims[1] + c) * math.prod(dims[2:]) + inner).astype("int64")
+                inner = inner * extents[axis] + places[axis]
+            return ((n * tap.shape[1] + c) * math.prod(extents) + inner).astype("int64")
 
-        return te.compute(shape, at, name="max_pool_index")
+        return te.compute(tap.shape, at, name="max_pool_index")
 
-    both = ctx.te(find, ctx.expr(0), name="max_pool_first")
+    both = ctx.te_dims(find, [ctx.expr(0)], [*window.before, *window.outputs], "max_pool_first")
     value, number = (ctx.emit(relax.TupleGetItem(both, i)) for i in range(2))
-    return [value, ctx.te(flat, number, name="max_pool_index")]
+    extents = [*window.before, *ctx.shape(0)[2:]]
+    return [value, ctx.te_dims(flat, [number], extents, "max_pool_index")]
 
 
 @converter("AveragePool")
@@ -181,7 +202,7 @@ def average_pool(ctx: NodeContext) -> relax.Expr:
     """Mean of each window; padding counts or not."""
     window = Window(ctx)
     count_pad = bool(ctx.attrs.get("count_include_pad", 0))
-    plain = not any(window.extra) or not count_pad
+    plain = window.plain and (not any(window.extra) or not count_pad)
     if plain and window.rank in AVG_POOL and set(window.dilations) == {1}:
         pool = AVG_POOL[window.rank](
             ctx.expr(0),
@@ -193,20 +214,36 @@ def average_pool(ctx: NodeContext) -> relax.Expr:
         )
         return ctx.emit(pool)
     total = _fold_windows(ctx, window, "sum", lambda v: v, "window_sum")
-    counts = np.ones(ctx.static(window.outputs), np.float64)
-    for axis in range(window.rank):
-        line = np.zeros(int(window.outputs[axis]))
-        extent = ctx.static_shape(0)[2 + axis]
-        low = -window.before[axis] if count_pad else 0
-        high = extent + (window.after[axis] if count_pad else 0)
-        for o in range(len(line)):
-            start = o * window.strides[axis] - window.before[axis]
-            taps = start + np.arange(window.kernel[axis]) * window.dilations[axis]
-            line[o] = np.sum((taps >= low) & (taps < high))
-        counts *= line.reshape([-1 if a == axis else 1 for a in range(window.rank)])
-    dtype = ctx.dtype(0)
-    divisor = ctx.const(np.maximum(counts, 1)[None, None], dtype)
-    return ctx.emit(relax.op.divide(total, divisor))
+    return _over_counts(ctx, window, total, count_pad)
+
+
+def _over_counts(
+    ctx: NodeContext, window: Window, total: relax.Expr, count_pad: bool
+) -> relax.Expr:
+    """Sums of windows over how many positions count in each."""
+
+    def counted(o: Any, axis: int, extent: Any, lo: Any, hi: Any) -> Any:
+        """Taps of one axis inside [low, high): the first and one past the last, and between."""
+        step = window.dilations[axis]
+        start = o * window.strides[axis] - lo
+        low, high = (-lo, extent + hi) if count_pad else (0, extent)
+        first = tirx.max(tirx.floordiv(low - start + step - 1, step), 0)
+        last = tirx.min(tirx.floordiv(high - start + step - 1, step), window.kernel[axis])
+        return tirx.max(last - first, 0)
+
+    def compute(local: list[Any], sums: te.Tensor) -> te.Tensor:
+        extents, before, after = (local[i * window.rank : (i + 1) * window.rank] for i in range(3))
+
+        def at(n: Any, c: Any, *o: Any) -> Any:
+            count: Any = 1
+            for axis, (i, extent, lo, hi) in enumerate(zip(o, extents, before, after, strict=True)):
+                count = count * counted(i, axis, extent, lo, hi)
+            return sums(n, c, *o) / tirx.max(count, 1).astype(kind(sums))
+
+        return te.compute(sums.shape, at, name="window_mean")
+
+    dims = [*ctx.shape(0)[2:], *window.before, *window.after]
+    return ctx.te_dims(compute, [total], dims, "window_mean")
 
 
 @converter("LpPool")

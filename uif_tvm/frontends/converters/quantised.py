@@ -14,7 +14,13 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
-from uif_tvm.frontends.converters.conv import check_window, emit_conv, spatial, window_pads
+from uif_tvm.frontends.converters.conv import (
+    apply_symbolic_pads,
+    check_window,
+    emit_conv,
+    spatial,
+    window_pads,
+)
 from uif_tvm.frontends.converters.linear import emit_matmul
 from uif_tvm.frontends.converters.registry import MICROSOFT, converter
 from uif_tvm.frontends.onnx.values import Array, Dim, shape_of
@@ -60,7 +66,9 @@ def _check_parameter(ctx: NodeContext, index: int, axis: int) -> None:
             raise ctx.invalid(f"{shape[0]} scales or zero points for an axis of {extent}")
     if len(shape) > 1 and len(shape) == len(dims):
         block = int(ctx.attrs.get("block_size", 0)) or 1
-        for at, (count, extent) in enumerate(zip(shape, ctx.static(dims), strict=True)):
+        for at, (count, extent) in enumerate(zip(shape, dims, strict=True)):
+            if not isinstance(extent, int):
+                continue
             if count != 1 and count * (block if at == axis else 1) < extent:
                 raise ctx.invalid(f"scales of shape {list(shape)} do not cover {list(dims)}")
 
@@ -244,9 +252,10 @@ def _conv_integer(ctx: NodeContext, x: int, w: int, x_zero: int, w_zero: int) ->
     window = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     check_window(ctx, dims[2:], window, before, after)
     groups = int(ctx.attrs.get("group", 1))
+    data, low, high = apply_symbolic_pads(ctx, data, before, after)
 
     def conv(left: relax.Expr, right: relax.Expr) -> relax.Expr:
-        y = emit_conv(ctx, left, right, strides, before, after, dilations, groups)
+        y = emit_conv(ctx, left, right, strides, low, high, dilations, groups)
         return ctx.cast(y, "int32")
 
     taps = int(np.prod(kernel))

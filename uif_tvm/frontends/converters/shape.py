@@ -100,26 +100,25 @@ def checked_reshape(ctx: NodeContext, expr: relax.Expr, wanted: list[Dim]) -> re
 
 def _reshape_at_run_time(ctx: NodeContext) -> relax.Expr:
     """The target shape is data: settle 0 and -1 there, then read the dimensions back."""
-    source = ctx.static_shape(0)
     rank = ctx.static_shape(1)[0]
     zero_copies = not ctx.attrs.get("allowzero", 0)
-    total = math.prod(source)
     one = tirx.const(1, "int64")
 
-    def compute(raw: te.Tensor) -> te.Tensor:
+    def compute(local: list[Any], raw: te.Tensor) -> te.Tensor:
+        source = [tirx.const(d, "int64") if isinstance(d, int) else d for d in local]
+        total = math.prod(source, start=one)
+
         def copied(i: int) -> Any:
-            given = raw[i]
+            given = raw[i].astype("int64")
             if zero_copies and i < len(source):
-                given = tirx.Select(given == 0, tirx.const(source[i], "int64"), given)
+                given = tirx.Select(given == 0, source[i], given)
             return given
 
         dims = [copied(i) for i in range(rank)]
         rest: Any = one
         for dim in dims:
             rest = rest * tirx.Select(dim < 1, one, dim)
-        dims = [
-            tirx.Select(d < 0, tirx.truncdiv(tirx.const(total, "int64"), rest), d) for d in dims
-        ]
+        dims = [tirx.Select(d < 0, tirx.truncdiv(total, rest), d) for d in dims]
 
         def element(i: Any) -> Any:
             result: Any = tirx.const(0, "int64")
@@ -129,7 +128,7 @@ def _reshape_at_run_time(ctx: NodeContext) -> relax.Expr:
 
         return te.compute((rank,), element, name="target_shape")
 
-    target = Dynamic(ctx.te(compute, ctx.expr(1), name="target_shape"))
+    target = Dynamic(ctx.te_dims(compute, [ctx.expr(1)], ctx.shape(0), "target_shape"))
     wanted = [simplify(dim) for dim in ctx.settled(target, sizes=True).reshape(-1)]
     return checked_reshape(ctx, ctx.expr(0), wanted)
 

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from uif_tvm.frontends.converters.context import NodeContext, Unsupported
+from uif_tvm.frontends.converters.context import NodeContext
 from uif_tvm.frontends.converters.registry import converter
 from uif_tvm.frontends.onnx.values import (
     Dim,
     Known,
+    at_least,
     is_static,
     same_dim,
     shape_of,
@@ -22,20 +23,19 @@ from uif_tvm.frontends.onnx.values import (
 @converter("Split")
 def split(ctx: NodeContext) -> list[Any]:
     """Cut along an axis, into given or equal parts."""
-    count = len(ctx.outputs)
     axis = ctx.axis(int(ctx.attrs.get("axis", 0)), ctx.rank(0))
     extent = ctx.shape(0)[axis]
     if ctx.has(1):
-        sizes = [int(v) for v in ctx.known(1, "split").reshape(-1)]
+        sizes: list[Dim] = ctx.dims(1, sizes=True)
     elif "split" in ctx.attrs:
         sizes = list(ctx.attrs["split"])
     else:
-        count = int(ctx.attrs.get("num_outputs", count))
-        if not isinstance(extent, int):
-            raise Unsupported("equal parts of a dimension that depends on the data")
-        part = -(-extent // count)
-        sizes = [max(min(part, extent - part * i), 0) for i in range(count)]
-    if isinstance(extent, int) and (sum(sizes) != extent or min(sizes, default=0) < 0):
+        count = int(ctx.attrs.get("num_outputs", len(ctx.outputs)))
+        part = simplify((extent + count - 1) // count)
+        sizes = [_part(extent, part, i) for i in range(count)]
+    if not is_static((extent, *sizes)):
+        return _symbolic_split(ctx, axis, sizes)
+    if sum(sizes) != extent or min(sizes, default=0) < 0:
         raise ctx.invalid(f"parts {sizes} do not add up to {extent}")
     if len(sizes) < len(ctx.outputs):
         raise ctx.invalid(f"{len(ctx.outputs)} outputs for {len(sizes)} parts")
@@ -48,6 +48,28 @@ def split(ctx: NodeContext) -> list[Any]:
     results = []
     for start, length in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True):
         results.append(cut(ctx, ctx.expr(0), {axis: (int(start), int(start) + length, 1)}))
+    return results
+
+
+def _part(extent: Dim, part: Dim, index: int) -> Dim:
+    """Extent of one of the equal parts, of which the last may be smaller."""
+    rest = simplify(extent - part * index)
+    if is_static((part, rest)):
+        return max(min(part, rest), 0)
+    return at_least(simplify(tirx.min(part, rest)), 0)
+
+
+def _symbolic_split(ctx: NodeContext, axis: int, sizes: list[Dim]) -> list[Any]:
+    """Parts of an axis where it, or they, are settled at run time; that they add up is checked."""
+    if len(sizes) < len(ctx.outputs):
+        raise ctx.invalid(f"{len(ctx.outputs)} outputs for {len(sizes)} parts")
+    total: Dim = 0
+    results = []
+    for size in sizes:
+        stop = simplify(total + size)
+        results.append(cut(ctx, ctx.expr(0), {axis: (total, stop, 1)}))
+        total = stop
+    ctx.require_equal(total, ctx.shape(0)[axis])
     return results
 
 

@@ -197,6 +197,15 @@ def decide(condition: Any) -> bool | None:
     return False if analyzer.can_prove(tirx.Not(condition)) else None
 
 
+def at_least(dim: Dim, low: int) -> Dim:
+    """``max(dim, low)``."""
+    from tvm import tirx
+
+    if isinstance(dim, int):
+        return max(dim, low)
+    return simplify(tirx.max(dim, tirx.const(low, "int64")))
+
+
 def same_dim(left: Dim, right: Dim) -> bool:
     """Whether two dimensions are provably equal."""
     if isinstance(left, int) and isinstance(right, int):
