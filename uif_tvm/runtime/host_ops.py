@@ -208,6 +208,8 @@ def _stored(op: str, value: Any, dtype: str) -> Array:
     array = np.asarray(value)
     if dtype == strings.TEXT:
         return to_stored(array.astype(object), strings.current())
+    if array.size == 0 and element_name(array) != dtype:  # of a loop that never ran
+        array = np.empty(array.shape, _declared_dtype(dtype))
     if element_name(array) != dtype:
         wanted = _declared_dtype(dtype)
         if array.dtype.kind not in "fiub" or not np.can_cast(array.dtype, wanted, "same_kind"):

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from uif_tvm.frontends.onnx.host_model import HostModel, NotRepresentableError, build
+from uif_tvm.frontends.onnx.host_model import (
+    HostModel,
+    NotRepresentableError,
+    build,
+    operand_name,
+)
 from uif_tvm.frontends.onnx.validate import nodes_below
 from uif_tvm.frontends.onnx.values import (
     SIZE_PREFIX,
@@ -195,7 +200,7 @@ def _agrees(sample: Any, dtype: str, dims: Sequence[Dim | None] | None) -> bool:
     array = np.asarray(sample)
     if dims is not None and array.ndim != len(dims):
         return False
-    if is_stored(dtype) or array.dtype.kind not in "fiub":
+    if is_stored(dtype) or array.dtype.kind not in "fiub" or array.size == 0:
         return True
     return array.dtype == dtype or np.can_cast(array.dtype, np.dtype(dtype), "same_kind")
 
@@ -230,6 +235,8 @@ def _sampled(model: HostModel, evaluator: Any) -> list[Any] | Exception | None:
         if total > SAMPLE_LIMIT:
             return None
         feeds[declared.name] = _example(element_of(declared.type), shape, rng)
+        if model.proto.graph.node[0].op_type == "Loop" and declared.name == operand_name(0):
+            feeds[declared.name] += 2  # no rounds, no items to tell the rank of
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings(), limited(SAMPLE_ROUNDS):
             warnings.simplefilter("ignore")

@@ -75,7 +75,7 @@ def build(
     _inline_data(copy, folder)
     interface = _Interface()
     for number, value in enumerate(inputs):
-        copy.input[number] = f"uif_operand_{number}" if value is not None else ""
+        copy.input[number] = operand_name(number) if value is not None else ""
         if value is not None:
             interface.add(copy.input[number], value)
     for name in sorted(captured(copy) - set(copy.input)):
@@ -164,6 +164,11 @@ class _Interface:
         if same:
             general.tensor_type.CopyFrom(types[0])
         return general
+
+
+def operand_name(number: int) -> str:
+    """Name of an operand's input in the model."""
+    return f"uif_operand_{number}"
 
 
 def captured(node: Any) -> set[str]:
