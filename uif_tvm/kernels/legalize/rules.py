@@ -44,7 +44,7 @@ def elementwise(
     def kernel(x: te.Tensor) -> te.Tensor:
         from tvm import te
 
-        return te.compute(x.shape, lambda *i: formula(x[i].asobject()), name=name)
+        return te.compute(x.shape, lambda *i: formula(x(*i)), name=name)
 
     def legalize(bb: BlockBuilder, call: Call) -> Expr:
         if dtype_of(call.args[0]) not in dtypes:
