@@ -1,4 +1,4 @@
-"""Row kernels: softmax, layer and RMS normalisation, reductions over the last axes.
+"""Row kernels: softmax, layer and RMS normalisation, folds of rows.
 
 A row is what one result element (or row of elements) depends on: ``[..., K]``. Sums over a row
 run in ``L`` partial accumulators side by side, ``partial[l] = sum_k x[k L + l]``, which are added
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tvm import te
 
 ROW = "row"
-_ATTRS = {FAMILY_ATTR: ROW}
-_NO_FAMILY: dict[str, str] = {}
+ROW_ATTRS = {FAMILY_ATTR: ROW}
+NO_FAMILY: dict[str, str] = {}
 #: Partial accumulators, widest first: two vectors of the widest machine in reach.
 _PARTIALS = (32, 16, 8)
 #: Below this many accumulators folding goes on in scalars.
@@ -85,7 +85,8 @@ def accumulator(dtype: str) -> str:
     return _ACCUMULATE.get(dtype, dtype)
 
 
-def _static(extent: Any) -> int | None:
+def static_extent(extent: Any) -> int | None:
+    """An extent as an int, ``None`` when it is settled at run time."""
     from tvm import tirx
 
     if isinstance(extent, int):
@@ -108,7 +109,7 @@ def row_fold(
     reducer: Reducer,
     dtype: str,
     name: str,
-    attrs: dict[str, str] = _ATTRS,
+    attrs: dict[str, str] = ROW_ATTRS,
 ) -> te.Tensor:
     """``total[row] = fold over k < depth of value(row, k)``, shape ``lead``.
 
@@ -125,7 +126,7 @@ def row_fold(
     from tvm import te
 
     reduce = te.comm_reducer(reducer.fold, lambda t: reducer.identity(str(t)), name=name)
-    extent = _static(depth)
+    extent = static_extent(depth)
     width = 0
     if extent is not None and attrs:
         width = next((w for w in _PARTIALS if extent >= 2 * w), 0)
@@ -174,7 +175,7 @@ def _fold_halves(
         low, high = partial[(*row, lane)], partial[(*row, lane + width)]
         return reducer.fold(low.asobject(), high.asobject())
 
-    return te.compute(shape64(*lead, width), fold, name=name, attrs=_ATTRS)
+    return te.compute(shape64(*lead, width), fold, name=name, attrs=ROW_ATTRS)
 
 
 def softmax(x: te.Tensor, axis: int, log: bool = False) -> te.Tensor:
@@ -186,7 +187,7 @@ def softmax(x: te.Tensor, axis: int, log: bool = False) -> te.Tensor:
     wide = accumulator(dtype)
     lead = [extent for at, extent in enumerate(x.shape) if at != axis]
     depth = x.shape[axis]
-    attrs = _ATTRS if axis == len(x.shape) - 1 else _NO_FAMILY
+    attrs = ROW_ATTRS if axis == len(x.shape) - 1 else NO_FAMILY
 
     def element(row: Index, k: Any) -> Any:
         return x[(*row[:axis], k, *row[axis:])].asobject().astype(wide)
@@ -247,7 +248,7 @@ def layer_norm(
     def element(row: Index, k: Any) -> Any:
         return x[(*row, k)].asobject().astype(wide)
 
-    mean = _mean(row_fold(lead, depth, element, SUM, wide, "sum"), depth, "mean")
+    mean = mean_of(row_fold(lead, depth, element, SUM, wide, "sum"), depth, "mean")
 
     def deviation(row: Index, k: Any) -> Any:
         return element(row, k) - mean[row]
@@ -272,74 +273,14 @@ def rms_norm(x: te.Tensor, weight: te.Tensor | None, epsilon: float) -> te.Tenso
     return _scaled(x, element, _inverse_root(squares, depth, epsilon), weight, None, "rms_norm")
 
 
-def reduce_rows(
-    x: te.Tensor, axes: Sequence[int], keepdims: bool, reducer: Reducer, mean: bool = False
+def mean_of(
+    total: te.Tensor, depth: Any, name: str, attrs: dict[str, str] = ROW_ATTRS
 ) -> te.Tensor:
-    """Fold ``x`` over ``axes`` (sorted, non-negative); ``mean`` divides by their size."""
-    from tvm import te
-
-    dtype = str(x.dtype)
-    wide = accumulator(dtype)
-    lead = [extent for at, extent in enumerate(x.shape) if at not in axes]
-    inner = [x.shape[at] for at in axes]
-    depth = _static_product(inner)
-    trailing = list(axes) == list(range(len(x.shape) - len(axes), len(x.shape)))
-    attrs = _ATTRS if trailing and lead else _NO_FAMILY
-
-    def element(row: Index, k: Any) -> Any:
-        position: dict[int, Any] = {}
-        for at, extent in zip(reversed(axes[1:]), reversed(inner[1:]), strict=True):
-            position[at], k = k % extent, k // extent
-        position[axes[0]] = k
-        rest = iter(row)
-        index = [position[at] if at in position else next(rest) for at in range(len(x.shape))]
-        return x[tuple(index)].asobject().astype(wide)
-
-    total = row_fold(lead, depth, element, reducer, wide, "fold", attrs)
-    if mean:
-        total = _mean(total, depth, "mean", attrs)
-    shape = [1 if at in axes else extent for at, extent in enumerate(x.shape)]
-
-    def result(*index: Any) -> Any:
-        row = index
-        if keepdims:
-            row = tuple(position for at, position in enumerate(index) if at not in axes)
-        return total[row].asobject().astype(dtype)
-
-    return te.compute(shape64(*(shape if keepdims else lead)), result, name="reduced", attrs=attrs)
-
-
-def variance(x: te.Tensor, axes: Sequence[int], keepdims: bool, root: bool = False) -> te.Tensor:
-    """Population variance over ``axes`` (or its square root), in two passes."""
-    from tvm import te, tirx
-
-    mean = reduce_rows(x, axes, True, SUM, mean=True)
-    kept = [0 if at in axes else None for at in range(len(x.shape))]
-
-    def squared(*index: Any) -> Any:
-        centre = mean[tuple(i if k is None else k for i, k in zip(index, kept, strict=True))]
-        return (x[index] - centre) * (x[index] - centre)
-
-    squares = te.compute(x.shape, squared, name="squared")
-    result = reduce_rows(squares, axes, keepdims, SUM, mean=True)
-    if not root:
-        return result
-    return te.compute(result.shape, lambda *i: tirx.sqrt(result[i].asobject()), name="deviation")
-
-
-def _static_product(extents: Sequence[Any]) -> Any:
-    product: Any = 1
-    for extent in extents:
-        known = _static(extent)
-        product = product * (extent if known is None else known)
-    return product
-
-
-def _mean(total: te.Tensor, depth: Any, name: str, attrs: dict[str, str] = _ATTRS) -> te.Tensor:
+    """``total / depth``."""
     from tvm import te, tirx
 
     dtype = str(total.dtype)
-    known = _static(depth)
+    known = static_extent(depth)
     count = tirx.const(known, dtype) if known is not None else depth.astype(dtype)
     return te.compute(total.shape, lambda *r: total[r] / count, name=name, attrs=attrs)
 
@@ -349,13 +290,13 @@ def _inverse_root(squares: te.Tensor, depth: Any, epsilon: float) -> te.Tensor:
     from tvm import te, tirx
 
     dtype = str(squares.dtype)
-    mean = _mean(squares, depth, "mean_square")
+    mean = mean_of(squares, depth, "mean_square")
     one, eps = tirx.const(1.0, dtype), tirx.const(epsilon, dtype)
     return te.compute(
         mean.shape,
         lambda *r: one / tirx.sqrt(mean[r].asobject() + eps),
         name="inverse_root",
-        attrs=_ATTRS,
+        attrs=ROW_ATTRS,
     )
 
 
@@ -381,4 +322,4 @@ def _scaled(
             out = out + beta[k].asobject().astype(wide)
         return out.astype(str(x.dtype))
 
-    return te.compute(x.shape, result, name=name, attrs=_ATTRS)
+    return te.compute(x.shape, result, name=name, attrs=ROW_ATTRS)
