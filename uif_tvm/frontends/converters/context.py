@@ -45,6 +45,7 @@ class Importer(Protocol):
     """The part of the graph importer that converters use."""
 
     bb: BlockBuilder
+    host_fallback: bool
 
     def constant(self, array: Array) -> relax.Expr:
         """A Relax constant, shared between uses of one array."""
@@ -57,6 +58,12 @@ class Importer(Protocol):
 
     def checked_dims(self) -> set[tuple[str, str]]:
         """Pairs of dimensions that the current block compares at run time."""
+
+    def open_block(self) -> None:
+        """Begin a binding block of its own; what is defined there is out of scope outside."""
+
+    def close_block(self) -> relax.BindingBlock:
+        """End the block begun last."""
 
     def run_branch(self, graph: Any) -> tuple[list[Value], relax.BindingBlock]:
         """Convert a subgraph into a binding block of its own."""

@@ -1,7 +1,7 @@
 """If, Loop and Scan.
 
 A known condition takes its branch; an unknown one becomes a Relax ``If``. Loops whose trip count
-is known are unrolled.
+is known are unrolled, others become functions that are called round by round.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from tvm import relax, tirx
 
 from uif_tvm.errors import ImportModelError
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
+from uif_tvm.frontends.converters.loops import run_time_loop
 from uif_tvm.frontends.converters.registry import converter
 from uif_tvm.frontends.converters.slicing import cut
+from uif_tvm.frontends.onnx.tentative import tentative
 from uif_tvm.frontends.onnx.values import (
     Dynamic,
     Known,
@@ -24,7 +26,8 @@ from uif_tvm.frontends.onnx.values import (
     shape_of,
 )
 
-MAX_UNROLLED_NODES = 20_000
+MAX_UNROLLED_NODES = 4_000
+"""Nodes that the unrolled rounds of a loop may have."""
 
 
 @converter("If")
@@ -104,26 +107,68 @@ def _settled_shape(ctx: NodeContext, item: relax.Expr, a: Any, b: Any, number: i
 
 @converter("Loop")
 def loop(ctx: NodeContext) -> list[Value]:
-    """Unrolled: the trip count and the condition must be known at import."""
+    """Unrolled where the number of rounds is known at import, else run round by round."""
     body = ctx.attrs["body"]
-    limit = int(ctx.known(0, "the trip count").reshape(-1)[0]) if ctx.has(0) else None
-    going = bool(ctx.known(1, "the condition").reshape(-1)[0]) if ctx.has(1) else True
     state: list[Value] = [ctx.value(i) for i in range(2, len(ctx.inputs))]
+    if len(body.input) != 2 + len(state):
+        raise ctx.invalid(f"body has {len(body.input)} inputs, {2 + len(state)} are passed")
+    if len(body.output) < 1 + len(state):
+        raise ctx.invalid(f"body has {len(body.output)} outputs for a state of {len(state)}")
+    try:
+        with tentative(ctx.importer):
+            return _unrolled(ctx, body, state)
+    except _CountedAtRunTime as exc:
+        reason = exc
+    try:
+        with tentative(ctx.importer):
+            return run_time_loop(ctx, body, state)
+    except Unsupported as exc:
+        if reason.specialisable and not ctx.importer.host_fallback:
+            return _unrolled(ctx, body, state, specialise=True)
+        raise Unsupported(f"{reason.reason}: {exc.reason}", reason.hint) from exc
+
+
+class _CountedAtRunTime(Unsupported):
+    """The number of rounds is not known at import."""
+
+    def __init__(self, reason: str, specialisable: bool = False) -> None:
+        super().__init__(reason, "make the trip count a constant or an initializer of the model")
+        self.specialisable = specialisable
+
+
+def _start(ctx: NodeContext, specialise: bool) -> tuple[int | None, bool]:
+    """Trip count, ``None`` for none, and the condition before the first round."""
+    values: list[Any] = [None, True]
+    for index, what in ((0, "the trip count"), (1, "the condition")):
+        if not ctx.has(index):
+            continue
+        array = ctx.known(index, what) if specialise else ctx.array(index)
+        if array is None:
+            raise _CountedAtRunTime(f"{what} arrives at run time", specialisable=True)
+        values[index] = array.reshape(-1)[0]
+    return None if values[0] is None else int(values[0]), bool(values[1])
+
+
+def _unrolled(
+    ctx: NodeContext, body: Any, state: list[Value], specialise: bool = False
+) -> list[Value]:
+    limit, going = _start(ctx, specialise)
+    nodes = max(len(body.node), 1)
+    if limit is not None and limit * nodes > MAX_UNROLLED_NODES:
+        raise _CountedAtRunTime("too many iterations to unroll")
     names = [value.name for value in body.input]
-    if len(names) != 2 + len(state):
-        raise ctx.invalid(f"body has {len(names)} inputs, {2 + len(state)} are passed")
     scans: list[list[Value]] = [[] for _ in range(len(body.output) - 1 - len(state))]
     step = 0
     while going and (limit is None or step < limit):
-        if (step + 1) * max(len(body.node), 1) > MAX_UNROLLED_NODES:
-            raise Unsupported("too many iterations to unroll")
+        if (step + 1) * nodes > MAX_UNROLLED_NODES:
+            raise _CountedAtRunTime("too many iterations to unroll")
         bindings: dict[str, Value] = dict(
             zip(names, [Known(np.array(step, np.int64)), Known(np.array(going)), *state],
                 strict=True)
         )  # fmt: skip
         results = ctx.importer.run_subgraph(body, bindings)
         if not isinstance(results[0], Known):
-            raise Unsupported("a loop that ends on a condition computed at run time")
+            raise _CountedAtRunTime("a loop that ends on a condition computed at run time")
         going = bool(results[0].array.reshape(-1)[0])
         state = results[1 : 1 + len(state)]
         for kept, value in zip(scans, results[1 + len(state) :], strict=True):

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tvm import relax
-from tvm.ir import Call
+from tvm.ir import Call, GlobalVar
 from tvm.relax.expr import _update_type
+
+from uif_tvm.relax_util import op_name
 
 if TYPE_CHECKING:
     import tvm
@@ -53,7 +55,9 @@ def _is_boundary(binding: Any) -> bool:
     value = binding.value
     if isinstance(value, relax.If | relax.ShapeExpr):
         return True
-    return isinstance(value, Call) and str(value.op.name) == "relax.tensor_to_shape"
+    if not isinstance(value, Call):
+        return False
+    return isinstance(value.op, GlobalVar) or op_name(value) == "relax.tensor_to_shape"
 
 
 def _inner(binding: Any) -> Any:

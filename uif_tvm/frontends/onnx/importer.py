@@ -98,7 +98,7 @@ class GraphImporter:
         host_fallback: bool = False,
     ) -> None:
         self.bb = bb
-        self._host_fallback = host_fallback
+        self.host_fallback = host_fallback
         self.folder = folder
         self.functions = functions
         self.notes = Notes()
@@ -243,7 +243,7 @@ class GraphImporter:
         self, node: Any, domain: str, version: int, inputs: Sequence[Value | None]
     ) -> list[Value]:
         """Convert the node; where that fails, leave it to the host or note the refusal."""
-        if self._host_fallback and any(a.HasField("g") or a.graphs for a in node.attribute):
+        if self.host_fallback and any(a.HasField("g") or a.graphs for a in node.attribute):
             hosted = self._tentatively(node, domain, version, inputs)
             if hosted is not None:
                 return hosted
@@ -367,7 +367,7 @@ class GraphImporter:
     def _on_host(
         self, node: Any, domain: str, inputs: Sequence[Value | None], reason: str
     ) -> list[Value] | None:
-        if not self._host_fallback:
+        if not self.host_fallback:
             return None
         values = host_call(self, node, domain, inputs, self._scope)
         if values is not None:
