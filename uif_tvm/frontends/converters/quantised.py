@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from tvm import relax, te, tirx
 
@@ -22,17 +23,25 @@ from uif_tvm.frontends.converters.conv import (
     window_pads,
 )
 from uif_tvm.frontends.converters.linear import emit_matmul
+from uif_tvm.frontends.converters.minifloat import (
+    SMALL_INTEGERS,
+    decoded,
+    encoder,
+    is_small_float,
+)
 from uif_tvm.frontends.converters.registry import MICROSOFT, converter
-from uif_tvm.frontends.onnx.values import Array, Dim, shape_of
+from uif_tvm.frontends.onnx.tensors import dtype_name
+from uif_tvm.frontends.onnx.values import Array, Dim, Dynamic, shape_of
+from uif_tvm.runtime.elements import is_stored, stored_dtype
 
 EXACT = 1 << 24
 """Whole numbers below this are exact in float32."""
 
-INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", *SMALL_INTEGERS)
 
 
 def _limits(dtype: str) -> tuple[int, int]:
-    info = np.iinfo(dtype)
+    info = ml_dtypes.iinfo(dtype)
     return int(info.min), int(info.max)
 
 
@@ -41,7 +50,7 @@ def _aligned(
 ) -> tuple[relax.Expr, Callable[..., Any]]:
     """A scale or zero point, and how to read it at an element's index."""
     shape = ctx.static_shape(index)
-    expr = ctx.expr(index)
+    expr = decoded(ctx, index)
     if not shape or shape == (1,):
         scalar = ctx.reshape(expr, ())
         return scalar, lambda tensor, *i: tensor()
@@ -76,19 +85,27 @@ def _check_parameter(ctx: NodeContext, index: int, axis: int) -> None:
 @converter("DequantizeLinear")
 @converter("DequantizeLinear", domain=MICROSOFT)
 def dequantize(ctx: NodeContext) -> relax.Expr:
-    """(x - zero point) * scale, per tensor, axis or block."""
+    """(x - zero point) * scale, per tensor, axis or block.
+
+    The zero point of a small float can only be zero and is not read.
+    """
     source = ctx.dtype(0)
-    if source not in INTEGERS:
+    floating = is_small_float(source)
+    if source not in INTEGERS and not floating:
         raise Unsupported(f"dequantisation of {source}")
-    rank, target = ctx.rank(0), ctx.dtype(1)
+    given = int(ctx.attrs.get("output_dtype", 0))
+    target = dtype_name(given, "DequantizeLinear") if given else ctx.dtype(1)
+    if is_stored(target):
+        raise Unsupported(f"dequantisation to {target}")
+    rank = ctx.rank(0)
     axis = ctx.axis(int(ctx.attrs.get("axis", 1)), rank) if ctx.static_shape(1) else 0
     _check_parameter(ctx, 1, axis) if ctx.static_shape(1) not in ((), (1,)) else None
     scale, scale_at = _aligned(ctx, 1, rank, axis)
-    zeros = [_aligned(ctx, 2, rank, axis)] if ctx.has(2) else []
+    zeros = [_aligned(ctx, 2, rank, axis)] if ctx.has(2) and not floating else []
 
     def compute(x: te.Tensor, s: te.Tensor, *z: te.Tensor) -> te.Tensor:
         def at(*i: Any) -> Any:
-            value = x(*i).astype("int32")
+            value = x(*i) if floating else x(*i).astype("int32")
             if z:
                 value = value - zeros[0][1](z[0], *i).astype("int32")
             wide = scale_at(s, *i).astype("float32")
@@ -96,35 +113,44 @@ def dequantize(ctx: NodeContext) -> relax.Expr:
 
         return te.compute(x.shape, at, name="dequantize")
 
-    return ctx.te(compute, ctx.expr(0), scale, *[z[0] for z in zeros], name="dequantize")
+    return ctx.te(compute, decoded(ctx, 0), scale, *[z[0] for z in zeros], name="dequantize")
 
 
 @converter("QuantizeLinear")
 @converter("QuantizeLinear", domain=MICROSOFT)
-def quantize(ctx: NodeContext) -> relax.Expr:
-    """saturate(round(x / scale) + zero point), ties to even."""
-    from uif_tvm.frontends.onnx.tensors import numpy_dtype
+def quantize(ctx: NodeContext) -> Dynamic:
+    """saturate(round(x / scale) + zero point), ties to even.
 
-    target = ctx.dtype(2) if ctx.has(2) else "uint8"
-    if not ctx.has(2) and ctx.attrs.get("output_dtype", 0):
-        target = str(numpy_dtype(int(ctx.attrs["output_dtype"]), "QuantizeLinear"))
-    if target not in INTEGERS:
+    The quotient is rounded to the scale's dtype, or to the one that ``precision`` names. The zero
+    point of an 8-bit float can only be zero and is not read.
+    """
+    given = int(ctx.attrs.get("output_dtype", 0))
+    target = dtype_name(given, "QuantizeLinear") if given and not ctx.has(2) else "uint8"
+    target = ctx.dtype(2) if ctx.has(2) else target
+    floating = is_small_float(target)
+    if target not in INTEGERS and not floating:
         raise Unsupported(f"quantisation to {target}")
+    asked = int(ctx.attrs.get("precision", 0))
+    precision = dtype_name(asked, "QuantizeLinear") if asked else ctx.dtype(1)
     rank = ctx.rank(0)
     axis = ctx.axis(int(ctx.attrs.get("axis", 1)), rank) if ctx.static_shape(1) else 0
     _check_parameter(ctx, 1, axis) if ctx.static_shape(1) not in ((), (1,)) else None
     scale, scale_at = _aligned(ctx, 1, rank, axis)
-    zeros = [_aligned(ctx, 2, rank, axis)] if ctx.has(2) else []
+    zeros = [_aligned(ctx, 2, rank, axis)] if ctx.has(2) and not floating else []
+    encode = encoder(target, bool(ctx.attrs.get("saturate", 1))) if floating else None
 
     def compute(x: te.Tensor, s: te.Tensor, *z: te.Tensor) -> te.Tensor:
         def at(*i: Any) -> Any:
             zero = zeros[0][1](z[0], *i).astype("int32") if z else tirx.const(0, "int32")
             value = x(*i).astype("float32") / scale_at(s, *i).astype("float32")
-            return saturate(value, zero, target)
+            if precision in ("float16", "bfloat16"):
+                value = value.astype(precision).astype("float32")
+            return encode(value) if encode else saturate(value, zero, target)
 
         return te.compute(x.shape, at, name="quantize")
 
-    return ctx.te(compute, ctx.expr(0), scale, *[z[0] for z in zeros], name="quantize")
+    made = ctx.te(compute, decoded(ctx, 0), scale, *[z[0] for z in zeros], name="quantize")
+    return Dynamic(made, element=target if is_stored(target) else None)
 
 
 def saturate(value: Any, zero: Any, dtype: str) -> Any:
@@ -134,7 +160,7 @@ def saturate(value: Any, zero: Any, dtype: str) -> Any:
     bounded = tirx.max(
         tirx.min(shifted, tirx.const(float(high), "float32")), tirx.const(float(low), "float32")
     )
-    return bounded.astype("int32").astype(dtype)
+    return bounded.astype("int32").astype(stored_dtype(dtype))
 
 
 @converter("DynamicQuantizeLinear")

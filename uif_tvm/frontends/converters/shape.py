@@ -11,6 +11,7 @@ from tvm import relax, te, tirx
 from uif_tvm.frontends.converters.broadcast import broadcast_shape
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
 from uif_tvm.frontends.converters.dtypes import kind
+from uif_tvm.frontends.converters.minifloat import convert
 from uif_tvm.frontends.converters.registry import converter
 from uif_tvm.frontends.onnx.fold import settle
 from uif_tvm.frontends.onnx.values import (
@@ -18,10 +19,12 @@ from uif_tvm.frontends.onnx.values import (
     Dynamic,
     Known,
     Symbolic,
+    Value,
     same_dim,
     shape_of,
     simplify,
 )
+from uif_tvm.runtime.elements import is_stored
 
 
 @converter("Constant")
@@ -32,7 +35,7 @@ def constant(ctx: NodeContext) -> Known:
         raise ctx.invalid("exactly one value attribute must be given")
     name, value = next(iter(given.items()))
     if "string" in name:
-        raise Unsupported("text constants do not run on a device")
+        return Known(np.asarray(value, object))
     if name == "sparse_value":
         raise Unsupported("sparse constants", "store it dense")
     dtype = {"value_int": "int64", "value_ints": "int64"}.get(name, "float32")
@@ -262,9 +265,9 @@ def tile(ctx: NodeContext) -> relax.Expr:
 
 
 @converter("Cast", "CastLike")
-def cast(ctx: NodeContext) -> relax.Expr:
+def cast(ctx: NodeContext) -> relax.Expr | Value:
     """Another element type; floats are cut towards zero, and booleans are ``!= 0``."""
-    from uif_tvm.frontends.onnx.tensors import numpy_dtype
+    from uif_tvm.frontends.onnx.tensors import dtype_name
 
     if ctx.op_type == "CastLike":
         target = ctx.dtype(1)
@@ -273,21 +276,18 @@ def cast(ctx: NodeContext) -> relax.Expr:
             ctx.attrs["to"], ctx.attrs["to"].lower()
         )
     else:
-        target = str(numpy_dtype(ctx.attrs["to"], "Cast"))
+        target = dtype_name(ctx.attrs["to"], "Cast")
     source = ctx.dtype(0)
     if source == target:
-        return ctx.expr(0)
+        return ctx.value(0)
+    if is_stored(source) or is_stored(target):
+        return convert(ctx, source, target)
     if target == "bool":
         zero = ctx.const(0, source)
         return ctx.emit(relax.op.not_equal(ctx.expr(0), zero))
     simple = ("float16", "float32", "float64", "bfloat16", "bool")
     if any(
         name not in simple and not name.lstrip("u").startswith("int") for name in (source, target)
-    ):
-        raise Unsupported(f"conversion from {source} to {target}")
-    if "int4" in (source.lstrip("u"), target.lstrip("u")) or "int2" in (
-        source.lstrip("u"),
-        target.lstrip("u"),
     ):
         raise Unsupported(f"conversion from {source} to {target}")
     return ctx.cast(ctx.expr(0), target)
