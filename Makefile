@@ -20,6 +20,9 @@ CASES ?= tests/cases/registry
 # Another list of models for `make corpus`, and which of them, e.g. IDS="ppocr_v4_rec magika_v3_3"
 CORPUS ?= tests/corpus/corpus.json
 IDS ?=
+# Part of the tests of `make onnx-backend`: every N-th from the I-th (I/N), those that match
+SHARD ?= 0/1
+FILTER ?=
 
 .PHONY: help
 help: ## Show this text
@@ -81,6 +84,10 @@ coverage-table: $(VENV)/.installed-dev ## Put the latest reports into the README
 .PHONY: cases
 cases: $(VENV)/.installed-dev ## Run small inputs that once failed somewhere
 	@$(PY) -m tests.cases.check --cases '$(CASES)' $(IDS)
+
+.PHONY: onnx-backend
+onnx-backend: $(VENV)/.installed-dev ## Run ONNX's own node tests, and ONNX Runtime on the same
+	@$(PY) -m tests.onnx_backend.sweep --jobs $(JOBS) --shard '$(SHARD)' --filter '$(FILTER)'
 
 .PHONY: clean
 clean: ## Remove build products, but neither .venv nor downloaded models
