@@ -19,16 +19,20 @@ from uif_tvm.errors import UifError
 
 if TYPE_CHECKING:
     from uif_tvm.api import export, load
+    from uif_tvm.frontends.extension import register_op
     from uif_tvm.selection.coverage import coverage
+    from uif_tvm.selection.reduction import reduce
 
 __version__ = "0.1.0"
-__all__ = ["UifError", "__version__", "coverage", "export", "load"]
+__all__ = ["UifError", "__version__", "coverage", "export", "load", "reduce", "register_op"]
 
 #: Public function -> the module that has it; imported on first use.
 _LAZY = {
     "coverage": "uif_tvm.selection.coverage",
     "export": "uif_tvm.api",
     "load": "uif_tvm.api",
+    "register_op": "uif_tvm.frontends.extension",
+    "reduce": "uif_tvm.selection.reduction",
 }
 
 compat.check()

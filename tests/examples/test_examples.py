@@ -16,6 +16,7 @@ EXPECTED = {
     "torch_model.py": ([], ["inputs:", "largest difference from PyTorch"]),
     "onnx_model.py": ([__file__, sys.executable], ["test_examples.py: python", "elf"]),
     "serving.py": ([], ["0 wrong answers"]),
+    "custom_op.py": ([], ["acme_swoosh: native", "ONNX: largest", "PyTorch: largest"]),
     "inspect_placement.py": ([], ["level 0:", "level 3:", "placement:"]),
 }
 #: Helpers that are no example themselves.

@@ -49,7 +49,24 @@ def environment() -> dict[str, Any]:
         "packages": [vars(finding) for finding in findings],
         "tools": {tool: shutil.which(tool) for tool in ("g++", "cc")},
         "remedies": [f.remedy for f in findings if f.remedy],
+        "operator_plugins": [] if fatal else operator_plugins(),
     }
+
+
+def operator_plugins() -> list[dict[str, Any]]:
+    """Packages that bring operators (entry points ``uif.ops``), broken ones with their errors."""
+    from uif_tvm.frontends.extension import plugins
+
+    return [
+        {
+            "name": entry.name,
+            "origin": entry.origin,
+            "state": "broken" if entry.error else "ok",
+            "ops": list(entry.ops),
+            "error": entry.error,
+        }
+        for entry in plugins()
+    ]
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -80,6 +97,9 @@ def _print(report: dict[str, Any]) -> None:
     for row in report["packages"]:
         if row["remedy"]:
             click.echo(f"  {row['package']}: {row['remedy']}")
+    for plugin in report["operator_plugins"]:
+        brings = plugin["error"] or ", ".join(plugin["ops"]) or "no operators"
+        click.echo(f"operator plug-in {plugin['name']} ({plugin['origin']}): {brings}")
     for tool, path in report["tools"].items():
         if path is None:
             click.echo(f"  {tool}: not found (only needed for building from source and for make)")

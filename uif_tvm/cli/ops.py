@@ -24,8 +24,10 @@ def command() -> None:
 def list_command(family: str | None, as_json: bool) -> None:
     """List the standard operators: the vocabulary of targets, reports and coverage."""
     from uif_tvm import ops
+    from uif_tvm.cli.env import operator_plugins
     from uif_tvm.errors import UsageError
 
+    plugins = operator_plugins()
     chosen = [spec for spec in ops.specs() if family in (None, spec.family)]
     if not chosen:
         families = sorted({spec.family for spec in ops.specs()})
@@ -34,7 +36,7 @@ def list_command(family: str | None, as_json: bool) -> None:
         )
     rows = [describe(spec) for spec in sorted(chosen, key=lambda spec: (spec.family, spec.name))]
     if as_json:
-        emit_json("ops", {"ops": rows})
+        emit_json("ops", {"ops": rows, "plugins": plugins})
         return
     print_table(
         "",
@@ -44,6 +46,9 @@ def list_command(family: str | None, as_json: bool) -> None:
             for r in rows
         ],
     )
+    for plugin in plugins:
+        if plugin["error"]:
+            click.echo(f"broken: {plugin['name']} ({plugin['origin']}): {plugin['error']}")
 
 
 @command.command("show")
@@ -52,7 +57,9 @@ def list_command(family: str | None, as_json: bool) -> None:
 def show_command(name: str, as_json: bool) -> None:
     """Show all that is known about the operator NAME, its NumPy meaning included."""
     from uif_tvm import ops
+    from uif_tvm.cli.env import operator_plugins
 
+    operator_plugins()
     spec = ops.find(name)
     body = describe(spec) | {"reference": _source(spec)}
     if as_json:

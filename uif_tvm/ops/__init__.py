@@ -30,6 +30,12 @@ def register(spec: OpSpec) -> OpSpec:
     return _add(spec)
 
 
+def unregister(name: str) -> None:
+    """Forget an operator that :func:`register` added."""
+    with _lock:
+        _by_graph_name.pop(_by_name.pop(name).graph_name)
+
+
 def find(name: str) -> OpSpec:
     """The operator of that standard name.
 
@@ -86,4 +92,4 @@ def _load() -> None:
                 _add(spec)
 
 
-__all__ = ["OpSpec", "find", "find_graph_op", "register", "specs"]
+__all__ = ["OpSpec", "find", "find_graph_op", "register", "specs", "unregister"]

@@ -43,7 +43,7 @@ def _plan(text: bytes) -> tuple[OpSpec, dict[str, Any], tuple[bool, ...]]:
     """
     data = json.loads(text)
     try:
-        spec = ops.find(data["op"])
+        spec = _installed(data["op"])
     except UifError as error:
         raise EnvironmentFault(
             f"this model runs operator {data['op']!r} on the host, which is not installed here",
@@ -60,6 +60,17 @@ def _plan(text: bytes) -> tuple[OpSpec, dict[str, Any], tuple[bool, ...]]:
             hint="export the model again with this version of uif",
         )
     return spec, {key: _tuples(value) for key, value in data["attrs"].items()}, tuple(data["given"])
+
+
+def _installed(name: str) -> OpSpec:
+    """The operator's spec; those of plug-ins are loaded where it is none of ours."""
+    try:
+        return ops.find(name)
+    except UifError:
+        from uif_tvm.frontends.extension import plugins
+
+        plugins()
+        return ops.find(name)
 
 
 def _tuples(value: Any) -> Any:

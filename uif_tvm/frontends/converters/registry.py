@@ -57,12 +57,40 @@ def converter(
 
 
 def find(domain: str, op_type: str, version: int) -> Converter | None:
-    """The converter for an operator at an operator set version."""
+    """The converter for an operator at an operator set version.
+
+    Operators that nobody knows may be a plug-in's: plug-ins are loaded for them, once.
+    """
     _load()
+    found = _registered(domain, op_type, version)
+    if found is None:
+        from uif_tvm.frontends.extension import plugins
+
+        plugins()
+        found = _registered(domain, op_type, version)
+    return found
+
+
+def _registered(domain: str, op_type: str, version: int) -> Converter | None:
     for entry in _TABLE.get((domain, op_type), ()):
         if entry.since <= version <= entry.until:
             return entry.convert
     return None
+
+
+def overlaps(domain: str, op_type: str, since: int, until: int) -> bool:
+    """Whether an operator has a converter at any version of the range."""
+    _load()
+    entries = _TABLE.get((domain, op_type), ())
+    return any(entry.since <= until and since <= entry.until for entry in entries)
+
+
+def remove(domain: str, op_type: str, since: int) -> None:
+    """Forget the converter registered from version ``since`` on."""
+    kept = [entry for entry in _TABLE.get((domain, op_type), ()) if entry.since != since]
+    _TABLE[domain, op_type] = kept
+    if not kept:
+        del _TABLE[domain, op_type]
 
 
 def registered() -> frozenset[tuple[str, str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from uif_tvm.errors import UnsupportedError, UnsupportedOp
+from uif_tvm.frontends.extension import broken_hint
 from uif_tvm.frontends.onnx.validate import node_label
 
 
@@ -68,13 +69,16 @@ class Notes:
             UnsupportedError: with one entry per operator and reason.
         """
         if self.refused:
+            remedy = (
+                "allow fallback_mode='host', give the operator a converter with "
+                "uif.register_op, or rewrite the model"
+            )
             raise UnsupportedError(
                 [
                     UnsupportedOp(name, len(nodes), reason, tuple(nodes), hint)
                     for (name, reason, hint), nodes in self.refused.items()
                 ],
-                hint="allow fallback_mode='host', write a converter "
-                "(uif_tvm/frontends/converters), or rewrite the model",
+                hint="; ".join(filter(None, (remedy, broken_hint()))),
             )
 
 

@@ -14,6 +14,7 @@ from torch.export.graph_signature import InputKind
 from tvm import relax, tirx
 
 from uif_tvm.errors import UnsupportedError, UnsupportedOp
+from uif_tvm.frontends.extension import broken_hint
 from uif_tvm.frontends.imported import ImportedModel
 from uif_tvm.frontends.torch import converters as _converters  # noqa: F401  (fills the table)
 from uif_tvm.frontends.torch.boundary import (
@@ -33,13 +34,13 @@ from uif_tvm.frontends.torch.names import module_path, output_names, source_loca
 from uif_tvm.frontends.torch.pairs import COMPLEX, Pair, is_complex
 from uif_tvm.frontends.torch.registry import (
     ASSERTIONS,
-    COMPLEX_CONVERTERS,
-    CONVERTERS,
     EFFECTS,
     NO_OPS,
     RefusedError,
+    find,
     op_name,
 )
+from uif_tvm.frontends.torch.specialise import PREFIX
 from uif_tvm.signature import Signature
 
 _Missing = object()
@@ -67,6 +68,8 @@ class _Importer:
         self.host_fallback = host_fallback
         #: Operator that runs on the host -> reason code.
         self.host_reasons: dict[str, str] = {}
+        #: What the program was exported for and is checked at run time.
+        self.specialised: list[str] = []
         self.signature = program.graph_signature
         #: Values of Relax: node -> expression, size, number, or a list of them.
         self.env: dict[fx.Node, Any] = {}
@@ -107,6 +110,7 @@ class _Importer:
             op_histogram=dict(self.histogram),
             removed=dict(self.removed),
             host_reasons=self.host_reasons,
+            specialised=tuple(self.specialised),
         )
 
     # -- inputs and outputs ------------------------------------------------------------------
@@ -168,6 +172,9 @@ class _Importer:
         if node.target is operator.getitem:
             self._getitem(node)
             return
+        if name == "aten._assert_async.msg" and str(node.args[1]).startswith(PREFIX):
+            self._check_value(node)
+            return
         if name in ASSERTIONS:
             self.removed[name] += 1
             return
@@ -200,6 +207,22 @@ class _Importer:
             text = _METADATA.sub("a constant ", str(error)).strip().splitlines()
             reason = f"conversion failed: {type(error).__name__}: {text[-1] if text else ''}"
             self._refuse(node, name, reason, None)
+
+    def _check_value(self, node: fx.Node) -> None:
+        """Let runs fail in which the model would read another value than when it was exported."""
+        condition = self._value(node.args[0])
+        if not is_tensor(condition):
+            return
+        known = self.emitter.value_of(condition)
+        if known is not None and known.all():
+            return
+        self.emitter.name = node.name
+        flag = self.emitter.reshape(self.emitter.cast(condition, "int64"), [1])
+        read = self.builder.emit(relax.op.tensor_to_shape(flag))
+        self.builder.match_cast(read, relax.ShapeType([tirx.IntImm("int64", 1)]))
+        place = f"a value read at {str(node.args[1]).removeprefix(PREFIX)}"
+        if place not in self.specialised:
+            self.specialised.append(place)
 
     def _getitem(self, node: fx.Node) -> None:
         parent, index = node.args
@@ -258,7 +281,7 @@ class _Importer:
         operands = [arg.meta.get("val") for arg in node.all_input_nodes]
         complex_numbers = any(map(is_complex, [*results, *operands]))
         try:
-            convert = (COMPLEX_CONVERTERS if complex_numbers else CONVERTERS).get(name)
+            convert = find(name, complex_numbers)
             if convert is None:
                 raise RefusedError("no converter", _hint(name, node))
             result = convert(self.emitter, *self._arguments(node))
@@ -387,4 +410,7 @@ def _hint(name: str, node: fx.Node) -> str:
         return "random numbers have no place in inference: pass them as an input"
     if any(word in name for word in ("nonzero", "unique", "masked_select", "item", "bincount")):
         return "the size of the result depends on the data; use torch.where with a fixed size"
-    return "rewrite the model with supported operators"
+    if name.startswith(("aten.", "prims.")):
+        return "rewrite the model with supported operators"
+    remedy = "give the operator a converter with uif.register_op"
+    return "; ".join(filter(None, (remedy, broken_hint())))

@@ -84,6 +84,16 @@ def converts(*names: str, complex_numbers: bool = False) -> Callable[[Converter]
     return register
 
 
+def find(name: str, complex_numbers: bool = False) -> Converter | None:
+    """The converter of an operator; plug-ins are loaded, once, for libraries nobody knows."""
+    table = COMPLEX_CONVERTERS if complex_numbers else CONVERTERS
+    if name not in table and not name.startswith(("aten.", "prims.")):
+        from uif_tvm.frontends.extension import plugins
+
+        plugins()
+    return table.get(name)
+
+
 def op_name(target: Any) -> str:
     """``"aten.add.Tensor"`` for an overload, the qualified name for anything else callable."""
     schema = getattr(target, "_schema", None)
