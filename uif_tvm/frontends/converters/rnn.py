@@ -14,10 +14,11 @@ from uif_tvm.frontends.converters.dtypes import kind
 from uif_tvm.frontends.converters.indexing import inside
 from uif_tvm.frontends.converters.kernels import call_kernel, dim
 from uif_tvm.frontends.converters.linear import emit_matmul
-from uif_tvm.frontends.converters.numerics import Function, activation
 from uif_tvm.frontends.converters.registry import MICROSOFT, converter
-from uif_tvm.frontends.converters.rnn_kernels import gru_kernel, lstm_kernel, rnn_kernel
 from uif_tvm.frontends.onnx.values import Array, Dim, Known
+from uif_tvm.kernels.gates import Function, activation
+from uif_tvm.kernels.recurrent import gru_kernel, lstm_kernel, rnn_kernel
+from uif_tvm.ops.recurrent import PARAMETERS
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
@@ -97,10 +98,11 @@ def _functions(ctx: NodeContext, kind: str, directions: int) -> list[Any]:
         takes_beta = name.lower() in ["affine", "scaledtanh", "hardsigmoid"]
         alpha = alphas.pop(0) if takes_alpha and alphas else None
         beta = betas.pop(0) if takes_beta and betas else None
-        function = activation(name, alpha, beta)
-        if function is None:
+        default = PARAMETERS.get(name.lower())
+        if default is None:
             raise Unsupported(f"activation {name!r}")
-        functions.append(function)
+        given = [d if v is None else v for v, d in zip((alpha, beta), default, strict=True)]
+        functions.append(activation(name.lower(), *[v or 0.0 for v in given]))
     return [tuple(functions[i * each : (i + 1) * each]) for i in range(directions)]
 
 
@@ -195,7 +197,7 @@ def run_direction(
         kernel = gru_kernel(steps, batch, hidden, dtype, reverse, acts, clip, linear)
         args = [xw, problem.r(direction), state, lens, held]
         return call_kernel(ctx, kernel, args, [row, last], [dtype] * 2, "gru")
-    kernel = rnn_kernel(steps, batch, hidden, dtype, reverse, acts[0], clip)
+    kernel = rnn_kernel(steps, batch, hidden, dtype, reverse, acts, clip)
     args = [xw, problem.r(direction), state, lens]
     return call_kernel(ctx, kernel, args, [row, last], [dtype] * 2, "rnn")
 

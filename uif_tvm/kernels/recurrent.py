@@ -172,11 +172,12 @@ def gru_kernel(
 
 
 def rnn_kernel(
-    steps: Any, batch: Any, hidden: int, dtype: str, reverse: bool, act: Any, clip: Any
+    steps: Any, batch: Any, hidden: int, dtype: str, reverse: bool, acts: tuple[Any], clip: Any
 ) -> Any:
     """One gate."""
     tile = tirx.IntImm("int64", column_tile(hidden))
     hidden = tirx.IntImm("int64", hidden)
+    (act,) = acts
 
     @T.prim_func(private=True, s_tir=True)
     def rnn(
