@@ -111,6 +111,30 @@ def split(ctx: NodeContext) -> SequenceValue:
     return SequenceValue(tuple(items))
 
 
+@converter("SequenceMap", since=17)
+def sequence_map(ctx: NodeContext) -> list[Value]:
+    """The body on each item of the first sequence, with items of the others and whole tensors."""
+    body = ctx.attrs["body"]
+    count = len(ctx.sequence(0))
+    names = [value.name for value in body.input]
+    if len(names) != len(ctx.inputs) or len(body.output) < len(ctx.outputs):
+        raise ctx.invalid(
+            f"body has {len(names)} inputs and {len(body.output)} outputs; the node has "
+            f"{len(ctx.inputs)} and {len(ctx.outputs)}"
+        )
+    whole = [ctx.value(i) for i in range(len(ctx.inputs))]
+    for place, value in enumerate(whole):
+        if isinstance(value, SequenceValue) and len(value.items) != count:
+            raise ctx.invalid(f"input {place} has {len(value.items)} items, input 0 has {count}")
+    made: list[list[Value]] = [[] for _ in body.output]
+    for number in range(count):
+        row = [v.items[number] if isinstance(v, SequenceValue) else v for v in whole]
+        results = ctx.importer.run_subgraph(body, dict(zip(names, row, strict=True)))
+        for kept, result in zip(made, results, strict=True):
+            kept.append(result)
+    return [SequenceValue(tuple(items)) for items in made]
+
+
 @converter("Optional")
 def optional(ctx: NodeContext) -> Value:
     """The value itself, or nothing."""

@@ -29,9 +29,11 @@ AWARE = frozenset(
     """
     BitCast Cast CastLike ConcatFromSequence Constant DequantizeLinear Equal If Loop Optional
     OptionalGetElement OptionalHasElement QuantizeLinear Scan SequenceAt SequenceConstruct
-    SequenceEmpty SequenceErase SequenceInsert SequenceLength SplitToSequence
+    SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap SplitToSequence
     """.split()
 )
+#: Those of ``AWARE`` in the domain ai.onnx.ml: look-ups of texts.
+AWARE_ML = frozenset({"LabelEncoder", "CategoryMapper", "OneHotEncoder"})
 #: Between a sequence and tensors of its one element type, which their schemas do not tell.
 ONE_TYPE = frozenset({"ConcatFromSequence", "SplitToSequence"})
 #: Modes in which operators of ``MOVES`` compute with elements after all.
@@ -52,7 +54,7 @@ def check_elements(
     stored = [v.dtype for v in inputs if isinstance(v, (Known, Dynamic)) and is_stored(v.dtype)]
     if not stored:
         return
-    if domain == "" and op_type in AWARE:
+    if (domain == "" and op_type in AWARE) or (domain == "ai.onnx.ml" and op_type in AWARE_ML):
         return
     moves = domain == "" and op_type in MOVES
     if moves and all(attrs.get(name) in (*modes, None) for name, modes in _COMPUTING.items()):

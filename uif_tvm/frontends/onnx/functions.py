@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from uif_tvm.frontends.onnx.attributes import schema_of
-from uif_tvm.frontends.onnx.values import Dim, Dynamic, Known, Symbolic, Value
+from uif_tvm.frontends.onnx.values import (
+    Dim,
+    Dynamic,
+    HostSequence,
+    Known,
+    SequenceValue,
+    Symbolic,
+    Value,
+)
 from uif_tvm.runtime.strings import TEXT
 
 
@@ -33,9 +41,19 @@ def expand_schema_function(
 
 
 def type_proto(value: Value | None) -> Any:
-    """ONNX type of a value: element type, and dimensions where static."""
-    import onnx
+    """ONNX type of a value: element type, and dimensions where static.
 
+    An empty sequence does not tell its element type; float32 stands in.
+    """
+    import onnx
+    from onnx import helper
+
+    if isinstance(value, SequenceValue):
+        if not value.items:
+            return helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, None))
+        return helper.make_sequence_type_proto(type_proto(value.items[0]))
+    if isinstance(value, HostSequence):
+        return value.type_proto
     if not isinstance(value, (Known, Symbolic, Dynamic)):
         return onnx.TypeProto()
     return tensor_type(value, None)
