@@ -26,7 +26,7 @@ from uif_tvm.frontends.onnx.values import (
     simplify,
 )
 from uif_tvm.runtime.elements import stored_dtype
-from uif_tvm.runtime.strings import TEXT
+from uif_tvm.runtime.strings import TEXT, Strings
 
 if TYPE_CHECKING:
     from tvm.relax import BlockBuilder
@@ -46,6 +46,7 @@ class Importer(Protocol):
 
     bb: BlockBuilder
     host_fallback: bool
+    strings: Strings
 
     def constant(self, array: Array) -> relax.Expr:
         """A Relax constant, shared between uses of one array."""

@@ -11,8 +11,9 @@ from tvm.script import tirx as T
 from uif_tvm.kernels.math import is_nan
 
 
-def forest_kernel(rows: Any, features: int, forest: Any, outputs: int) -> Any:
-    """Sum of the leaf weights that each row of the input reaches, per output."""
+def forest_kernel(rows: Any, features: int, forest: Any, outputs: int, dtype: str) -> Any:
+    """Sum of the leaf weights that each row of the input reaches, per output; in ``dtype``."""
+    zero = tirx.const(0, dtype)
     nodes, trees, leaves, depth, features_, outputs_ = (
         tirx.IntImm("int64", n)
         for n in (
@@ -35,9 +36,9 @@ def forest_kernel(rows: Any, features: int, forest: Any, outputs: int) -> Any:
 
     @T.prim_func(private=True, s_tir=True)
     def walk(
-        x: T.Buffer((rows, features_), "float32"),
+        x: T.Buffer((rows, features_), dtype),
         feature: T.Buffer((nodes,), "int64"),
-        threshold: T.Buffer((nodes,), "float32"),
+        threshold: T.Buffer((nodes,), dtype),
         mode: T.Buffer((nodes,), "int32"),
         yes: T.Buffer((nodes,), "int64"),
         no: T.Buffer((nodes,), "int64"),
@@ -46,15 +47,15 @@ def forest_kernel(rows: Any, features: int, forest: Any, outputs: int) -> Any:
         start: T.Buffer((nodes,), "int64"),
         count: T.Buffer((nodes,), "int64"),
         target: T.Buffer((leaves,), "int64"),
-        weight: T.Buffer((leaves,), "float32"),
-        out: T.Buffer((rows, outputs_), "float32"),
+        weight: T.Buffer((leaves,), dtype),
+        out: T.Buffer((rows, outputs_), dtype),
     ):
         with T.sblock("root"):
             at = T.alloc_buffer((1,), "int64")
             with T.sblock("loops"):
                 for r in range(rows):
                     for o in range(outputs_):
-                        out[r, o] = T.float32(0)
+                        out[r, o] = zero
                     for t in range(trees):
                         at[0] = roots[t]
                         for _ in range(depth):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -12,7 +13,8 @@ from uif_tvm.frontends.converters.forest_kernel import forest_kernel
 from uif_tvm.frontends.converters.kernels import call_kernel, dim
 from uif_tvm.frontends.converters.linear import emit_matmul
 from uif_tvm.frontends.converters.registry import ML, converter
-from uif_tvm.frontends.onnx.values import Array, Dim, shape_of
+from uif_tvm.frontends.onnx.values import Array, Dim, Dynamic, shape_of
+from uif_tvm.runtime.strings import TEXT
 
 BRANCHES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 LEAF = "LEAF"
@@ -50,7 +52,7 @@ def linear_regressor(ctx: NodeContext) -> relax.Expr:
 
 
 @converter("LinearClassifier", domain=ML)
-def linear_classifier(ctx: NodeContext) -> list[relax.Expr]:
+def linear_classifier(ctx: NodeContext) -> list[Any]:
     """Scores of a linear model, and the label of the best."""
     weights = np.asarray(ctx.attrs["coefficients"], np.float32)
     intercepts = np.asarray(ctx.attrs.get("intercepts", [0.0]), np.float32)
@@ -62,24 +64,30 @@ def linear_classifier(ctx: NodeContext) -> list[relax.Expr]:
 
 
 def _labels(ctx: NodeContext) -> Array:
+    if ctx.attrs.get("classlabels_strings"):
+        return np.asarray(ctx.attrs["classlabels_strings"], object)
     for name in ("classlabels_int64s", "classlabels_ints"):
         if ctx.attrs.get(name):
             return np.asarray(ctx.attrs[name], np.int64)
-    raise Unsupported("string labels", "map the class number to its name on the host")
+    raise ctx.invalid("no class labels are given")
 
 
-def _classified(ctx: NodeContext, scores: relax.Expr, labels: Array) -> list[relax.Expr]:
+def _classified(ctx: NodeContext, scores: relax.Expr, labels: Array) -> list[Any]:
     """Label of the best score per row, and the scores after the post transform."""
     mode = ctx.attrs.get("post_transform", "NONE")
     count = shape_of(scores)[-1]
     if isinstance(count, int) and count == 1 and len(labels) == 2:
         return _binary(ctx, scores, labels, mode)
     best = ctx.emit(relax.op.argmax(scores, -1))
-    label = ctx.emit(relax.op.take(ctx.const(labels, "int64"), best, 0, mode="clip"))
-    return [label, post_transform(ctx, scores, mode)]
+    label = ctx.emit(relax.op.take(ctx.importer.constant(labels), best, 0, mode="clip"))
+    return [_declared(label, labels), post_transform(ctx, scores, mode)]
 
 
-def _binary(ctx: NodeContext, scores: relax.Expr, labels: Array, mode: str) -> list[relax.Expr]:
+def _declared(label: relax.Expr, labels: Array) -> Dynamic:
+    return Dynamic(label, element=TEXT if labels.dtype == object else None)
+
+
+def _binary(ctx: NodeContext, scores: relax.Expr, labels: Array, mode: str) -> list[Any]:
     """Two labels, one score: positive above 0, or above 0.5 where it is a probability."""
     second = ctx.emit(relax.op.sigmoid(scores)) if mode == "LOGISTIC" else scores
     threshold = ctx.const(0.5 if mode == "NONE" else 0.0, "float32")
@@ -88,9 +96,9 @@ def _binary(ctx: NodeContext, scores: relax.Expr, labels: Array, mode: str) -> l
         raise Unsupported(f"post_transform {mode!r} of a single score")
     rows: list[Dim] = [shape_of(scores)[0]]
     positive = ctx.reshape(ctx.emit(relax.op.greater(scores, threshold)), rows)
-    label = ctx.emit(
-        relax.op.where(positive, ctx.const(labels[1], "int64"), ctx.const(labels[0], "int64"))
-    )
+    names = ctx.importer.constant(labels)
+    chosen = ctx.cast(positive, "int64")
+    label = _declared(ctx.emit(relax.op.take(names, chosen, 0, mode="clip")), labels)
     first = ctx.emit(relax.op.subtract(one, second))
     return [label, ctx.emit(relax.op.concat([first, second], 1))]
 
@@ -154,7 +162,7 @@ def read_forest(ctx: NodeContext, prefix: str) -> Forest:
              if row[key] not in children]  # fmt: skip
     if len(roots) != len(set(trees)):
         raise ctx.invalid("each tree must have one root")
-    depth = _depth(ctx, roots, yes, no, modes)
+    depth = forest_depth(ctx, roots, yes, no, modes)
     missing = list(attrs.get("nodes_missing_value_tracks_true") or [0] * count)
     leaves = _leaves(ctx, prefix, row, count)
     codes = {mode: code for code, mode in enumerate((*BRANCHES, LEAF))}
@@ -174,22 +182,31 @@ def read_forest(ctx: NodeContext, prefix: str) -> Forest:
 def _floats(ctx: NodeContext, name: str, count: int) -> Array:
     for key in (f"{name}_as_tensor", name):
         if key in ctx.attrs:
-            values = np.asarray(ctx.attrs[key], np.float32).reshape(-1)
+            values = np.asarray(ctx.attrs[key]).reshape(-1)
+            values = values.astype(np.promote_types(values.dtype, np.float32) if "tensor" in key
+                                   else np.float32)  # fmt: skip
             if len(values) != count:
                 raise ctx.invalid(f"{name} has {len(values)} entries, expected {count}")
             return values
     return np.zeros(count, np.float32)
 
 
-def _depth(ctx: NodeContext, roots: list[int], yes: Array, no: Array, modes: list[str]) -> int:
-    level, depth, seen = list(roots), 0, 0
-    while level:
-        seen += len(level)
-        if seen > len(modes):
-            raise ctx.invalid("a tree has a cycle, or a node with two parents")
-        level = [int(c) for n in level if modes[n] != LEAF for c in (yes[n], no[n])]
-        depth += bool(level)
-    return depth
+def forest_depth(
+    ctx: NodeContext, roots: list[int], yes: Array, no: Array, modes: list[str]
+) -> int:
+    """Edges of the longest path from a root to a leaf.
+
+    Raises:
+        ImportModelError: a cycle.
+    """
+    level, depth = set(roots), 0
+    while True:
+        level = {int(c) for n in level if modes[n] != LEAF for c in (yes[n], no[n])}
+        if not level:
+            return depth
+        depth += 1
+        if depth > len(modes):
+            raise ctx.invalid("a tree has a cycle")
 
 
 def _leaves(
@@ -213,12 +230,12 @@ def _leaves(
         np.cumsum(counts) - counts,
         counts,
         np.asarray([n for n, _ in flat], np.int64),
-        np.asarray([w for _, w in flat], np.float32),
+        np.asarray([w for _, w in flat], weights.dtype),
     )
 
 
 def forest_scores(ctx: NodeContext, forest: Forest, outputs: int) -> relax.Expr:
-    """Summed leaf weights, shape (rows, outputs)."""
+    """Summed leaf weights, shape (rows, outputs); float64 for such features, else float32."""
     rows, features = ctx.shape(0)[0], ctx.static([ctx.shape(0)[-1]])[0]
     branching = forest.mode != len(BRANCHES)
     used = forest.feature[branching]
@@ -227,17 +244,19 @@ def forest_scores(ctx: NodeContext, forest: Forest, outputs: int) -> relax.Expr:
     if forest.target.size and not 0 <= forest.target.min() <= forest.target.max() < outputs:
         raise ctx.invalid(f"a leaf adds to output {forest.target.max()} of {outputs}")
     safe = np.where(branching, forest.feature, 0)
-    kernel = forest_kernel(dim(rows, "rows"), features, forest, outputs)
+    dtype = "float64" if ctx.dtype(0) == "float64" else "float32"
+    kernel = forest_kernel(dim(rows, "rows"), features, forest, outputs, dtype)
     tables = [
-        safe, forest.threshold, forest.mode, forest.yes, forest.no, forest.missing_yes,
-        forest.roots, forest.leaf_start, forest.leaf_count, forest.target, forest.weight,
+        safe, forest.threshold.astype(dtype), forest.mode, forest.yes, forest.no,
+        forest.missing_yes, forest.roots, forest.leaf_start, forest.leaf_count, forest.target,
+        forest.weight.astype(dtype),
     ]  # fmt: skip
-    x = ctx.cast(ctx.expr(0), "float32")
+    x = ctx.cast(ctx.expr(0), dtype)
     args = [x, *[ctx.importer.constant(table) for table in tables]]
-    (scores,) = call_kernel(ctx, kernel, args, [[rows, outputs]], ["float32"], "forest")
+    (scores,) = call_kernel(ctx, kernel, args, [[rows, outputs]], [dtype], "forest")
     base = ctx.attrs.get("base_values_as_tensor", ctx.attrs.get("base_values"))
     if base is not None and len(base):
-        scores = ctx.emit(relax.op.add(scores, ctx.const(np.asarray(base), "float32")))
+        scores = ctx.emit(relax.op.add(scores, ctx.const(np.asarray(base), dtype)))
     return scores
 
 
@@ -249,19 +268,19 @@ def tree_regressor(ctx: NodeContext) -> relax.Expr:
     if mode not in ("SUM", "AVERAGE"):
         raise Unsupported(f"aggregate_function {mode!r}")
     if mode == "AVERAGE":
-        weight = forest.weight / np.float32(len(forest.roots))
-        forest = Forest(**{**vars(forest), "weight": weight.astype(np.float32)})
+        forest = Forest(**{**vars(forest), "weight": forest.weight / len(forest.roots)})
     scores = forest_scores(ctx, forest, int(ctx.attrs.get("n_targets", 1)))
+    scores = ctx.cast(scores, "float32")
     return post_transform(ctx, scores, ctx.attrs.get("post_transform", "NONE"))
 
 
 @converter("TreeEnsembleClassifier", domain=ML)
-def tree_classifier(ctx: NodeContext) -> list[relax.Expr]:
+def tree_classifier(ctx: NodeContext) -> list[Any]:
     """Label of the class with the largest sum, and the sums."""
     labels = _labels(ctx)
     forest = read_forest(ctx, "class")
     single = len(labels) == 2 and len(set(forest.target.tolist())) == 1
     if single:
         forest = Forest(**{**vars(forest), "target": np.zeros_like(forest.target)})
-    scores = forest_scores(ctx, forest, 1 if single else len(labels))
+    scores = ctx.cast(forest_scores(ctx, forest, 1 if single else len(labels)), "float32")
     return _classified(ctx, scores, labels)
