@@ -26,6 +26,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "bench": ("bench", "Measure the latency of a .uif file."),
     "inspect": ("inspect", "Say what is in a .uif file or an ONNX model."),
     "coverage": ("coverage", "Say what of models runs on a target, by trying it."),
+    "reduce": ("reduce", "Shrink a failing ONNX model to the smallest one that still fails."),
     "targets": ("targets", "List targets, or show one."),
     "ops": ("ops", "List the standard operators, or show one."),
     "env": ("env", "Show versions, whether they fit together, and what is missing."),

@@ -6,6 +6,7 @@ plain bytes and say so in their key: ``x::bfloat16``. Nothing is pickled.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ SEPARATOR = "::"
 
 def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write ``arrays`` to ``path``, uncompressed."""
-    stored = dict(_stored(name, np.asarray(array)) for name, array in arrays.items())
-    with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **stored)  # type: ignore[arg-type]
+    # Not numpy.savez, which takes names as keyword arguments and so has names of its own.
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            key, stored = _stored(name, np.asarray(array))
+            with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, stored, allow_pickle=False)
 
 
 def load_arrays(path: Path) -> dict[str, Array]:

@@ -1,7 +1,8 @@
 """The process that runs isolated tasks: one JSON line in, one JSON line out.
 
 Started by :mod:`uif_tvm.selection.isolation`. What libraries print goes to stderr, so that the
-answers on stdout stay readable.
+answers on stdout stay readable. A task is ``module:function``, which takes keyword arguments and
+returns plain data.
 """
 
 from __future__ import annotations
@@ -12,17 +13,6 @@ import os
 import sys
 import warnings
 from typing import Any
-
-#: Task -> where its function is. Each takes keyword arguments and returns plain data.
-TASKS = {
-    "capture-onnx": "uif_tvm.selection.coverage.capture_onnx:capture",
-    "capture-torch": "uif_tvm.selection.coverage.capture_torch:capture",
-    "verify": "uif_tvm.selection.coverage.verify:verify",
-    "peer": "uif_tvm.selection.coverage.peers:run_peer",
-    "values": "uif_tvm.selection.reduction.values:capture_values",
-    "shrink": "uif_tvm.selection.reduction.values:refresh",
-    "judge": "uif_tvm.selection.reduction.checks:judge",
-}
 
 
 def main() -> int:
@@ -38,7 +28,7 @@ def main() -> int:
 
 
 def _answer(task: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    module, function = TASKS[task].split(":")
+    module, function = task.split(":")
     try:
         value = getattr(importlib.import_module(module), function)(**arguments)
     except Exception as error:  # whatever a task raises is its answer, and the worker lives on

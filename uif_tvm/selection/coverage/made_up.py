@@ -9,7 +9,7 @@ import numpy as np
 
 from uif_tvm.errors import ImportModelError
 from uif_tvm.selection.arrays import Array, dtype_name, named_dtype
-from uif_tvm.selection.onnx_node import Value, element_type
+from uif_tvm.selection.onnx_node import Operand, Value, element_type
 
 
 def complete(declared: Sequence[Any], given: Mapping[str, Array]) -> dict[str, Array]:
@@ -83,22 +83,36 @@ class Guesses:
         self._feeds = feeds
         self._types: dict[str, Any] | None = None
 
-    def __call__(self, name: str, op_type: str) -> Value | None:
-        """A value of the inferred type and shape, ``None`` where these are not known."""
-        from uif_tvm.frontends.onnx.tensors import numpy_dtype
+    def __call__(self, name: str, node: Any, operands: Sequence[Operand | None]) -> Value | None:
+        """A value of the inferred type and shape, ``None`` where these are not known.
 
+        An operator that ONNX does not define is taken to keep the type and shape of its first
+        operand, as activations do: what follows is then tried on values that are made up anyway.
+        """
         if self._types is None:
             self._types = self._infer()
-        kind = self._types.get(name)
+        known = self._declared(name)
+        if known is not None:
+            return made_up(*known)
+        first = operands[0].value if operands and operands[0] is not None else None
+        foreign = node.domain not in ("", "ai.onnx", "ai.onnx.ml")
+        if foreign and name == node.output[0] and isinstance(first, np.ndarray):
+            if dtype_name(first) != "string":
+                return made_up(first.shape, dtype_name(first))
+        return None
+
+    def _declared(self, name: str) -> tuple[list[int], str] | None:
+        from uif_tvm.frontends.onnx.tensors import numpy_dtype
+
+        kind = (self._types or {}).get(name)
         if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.elem_type:
             return None
         tensor = kind.tensor_type
-        if not tensor.HasField("shape") or not all(
-            dim.HasField("dim_value") for dim in tensor.shape.dim
-        ):
+        extents = [_extent(dim) for dim in tensor.shape.dim]
+        settled = [extent for extent in extents if extent is not None]
+        if not tensor.HasField("shape") or len(settled) < len(extents):
             return None
-        dtype = numpy_dtype(tensor.elem_type, f"value {name!r}")
-        return made_up([int(dim.dim_value) for dim in tensor.shape.dim], dtype.name)
+        return settled, numpy_dtype(tensor.elem_type, f"value {name!r}").name
 
     def _infer(self) -> dict[str, Any]:
         import onnx

@@ -31,7 +31,13 @@ TIME_LIMIT = 60.0
 _CAPTURE_FACTOR = 10
 #: Workers, where nobody says how many; each holds a compiler, some 400 MiB.
 _MOST_JOBS = 4
-_TASKS = {".onnx": "capture-onnx", ".pt2": "capture-torch"}
+#: What the workers are asked to do.
+_CAPTURE = {
+    ".onnx": "uif_tvm.selection.coverage.capture_onnx:capture",
+    ".pt2": "uif_tvm.selection.coverage.capture_torch:capture",
+}
+VERIFY = "uif_tvm.selection.coverage.verify:verify"
+_PEER = "uif_tvm.selection.coverage.peers:run_peer"
 
 
 def coverage(
@@ -142,7 +148,7 @@ class _Run:
                 known.instance.calls += instance.calls
 
     def _capture(self, path: Path, feeds: str | None) -> Outcome:
-        task = _TASKS[path.suffix.lower()]
+        task = _CAPTURE[path.suffix.lower()]
         common = {
             "model": str(path),
             "inputs": feeds,
@@ -151,7 +157,7 @@ class _Run:
         }
         seconds = self.limit * _CAPTURE_FACTOR
         outcome = self.pool.run(task, seconds, **common)
-        if outcome.how in ("crash", "timeout") and task == "capture-onnx":
+        if outcome.how in ("crash", "timeout") and path.suffix.lower() == ".onnx":
             # Native code died over one of the nodes; the reference is slower, but Python.
             outcome = self.pool.run(task, seconds, **common, runtime=False)
         return outcome
@@ -171,7 +177,7 @@ class _Run:
         results = self._reached()
         tasks = [
             (
-                "verify",
+                VERIFY,
                 self.limit,
                 {
                     "folder": str(self.instances / result.instance.digest),
@@ -194,7 +200,7 @@ class _Run:
         for peer in peers:
             tasks = [
                 (
-                    "peer",
+                    _PEER,
                     self.limit,
                     {
                         "peer": peer,

@@ -32,7 +32,13 @@ _ELSEWHERE = frozenset({"UIF-ENV-HOST"})
 _STAGES = {"usage": "import", "place": "import", "load": "run"}
 
 
-def verify(folder: str, target: str, level: int, op: str, notes: Sequence[str]) -> dict[str, Any]:
+class _Enough(Exception):
+    """The stage that was asked for is over."""
+
+
+def verify(
+    folder: str, target: str, level: int, op: str, notes: Sequence[str], until: str = ""
+) -> dict[str, Any]:
     """Verdict on the instance in ``folder`` (see :mod:`.capture_onnx` for its files).
 
     Args:
@@ -40,17 +46,18 @@ def verify(folder: str, target: str, level: int, op: str, notes: Sequence[str]) 
         level: optimisation level.
         op: operator, for the rule of comparison.
         notes: of the instance: ``random``, ``settled`` ...
+        until: ``import`` to stop when the model is imported and placed.
 
     Returns:
         ``verdict``: ``native``, ``composed``, ``host``, ``folded``, ``removed``, ``unsupported``
         or ``failed``; ``stage`` and ``reason`` where it is one of the last two; ``checked``:
-        ``values``, ``types``, ``run`` or ``compiled``; ``ms``: median time of a run.
+        ``values``, ``types``, ``run``, ``compiled`` or ``imported``; ``ms``: median time of a run.
     """
     place = Path(folder)
     model = next(place.glob("model.*"))
     feeds = load_arrays(place / "inputs.npz")
     with tempfile.TemporaryDirectory(prefix="uif-coverage-") as scratch:
-        built = _build(model, feeds, Path(scratch, "m.uif"), target, level)
+        built = _build(model, feeds, Path(scratch, "m.uif"), target, level, until)
         if "engine" not in built:
             return built
         engine, verdict = built.pop("engine"), built
@@ -67,7 +74,7 @@ def verify(folder: str, target: str, level: int, op: str, notes: Sequence[str]) 
 
 
 def _build(
-    model: Path, feeds: Mapping[str, Array], path: Path, target: str, level: int
+    model: Path, feeds: Mapping[str, Array], path: Path, target: str, level: int, until: str
 ) -> dict[str, Any]:
     """Export and load; the verdict with the engine, or the failure."""
     import uif_tvm
@@ -76,6 +83,8 @@ def _build(
 
     def follow(name: str, done: int, total: int) -> None:
         phase[0] = "compile" if name != "import" or done == total else "import"
+        if until == "import" and name != "import":
+            raise _Enough  # the first phase after placement
 
     try:
         with warnings.catch_warnings():
@@ -88,6 +97,8 @@ def _build(
                 target_device=target,
                 progress=follow,
             )
+    except _Enough:
+        return {"verdict": "native", "reason": "", "checked": "imported"}
     except UifError as error:
         return failure(error)
     except Exception as error:  # not ours: then it is a bug of ours

@@ -63,13 +63,15 @@ class Traced:
         value: what it is; ``None`` where nobody could compute it.
         fixed: the same for all inputs of these shapes.
         fixed_shape: its shape is.
-        real: it was computed, and not made up to go on.
+        real: it was computed, and not made up to go on, nor from something made up.
+        guessed: it was made up itself.
     """
 
     value: Value | None
     fixed: bool = False
     fixed_shape: bool = True
     real: bool = True
+    guessed: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ class Scope:
         return Traced(None)
 
 
-Guess = Callable[[str, str], Value | None]
+#: (name, node, operands) -> a made-up value of that result, ``None`` where nothing is known of it.
+Guess = Callable[[str, Any, Sequence[Operand | None]], Value | None]
 
 
 class Walker:
@@ -127,7 +130,8 @@ class Walker:
         read: initializer -> array.
         evaluate: see :class:`Evaluator`.
         meet: called with each operator, in order.
-        guess: (name, operator) -> made-up value of a result that nobody could compute, or None.
+        guess: makes up values of results that nobody could compute.
+        watch: called with each (name, value) of the outermost graph.
     """
 
     def __init__(
@@ -137,12 +141,14 @@ class Walker:
         evaluate: Evaluator,
         meet: Callable[[Met], None],
         guess: Guess,
+        watch: Callable[[str, Traced], None] = lambda name, value: None,
     ) -> None:
         self._setting = setting
         self._read = read
         self._evaluate = evaluate
         self._meet = meet
         self._guess = guess
+        self._watch = watch
         self._calls = 1.0
         self._path: list[str] = []
 
@@ -191,7 +197,7 @@ class Walker:
         self._bodies(node, traced, scope, results)
         fixed_shape = settled or _fixed_shape(node, traced, everything)
         if results is None:
-            self._bind(node, scope, self._guesses(node))
+            self._bind(node, scope, self._guesses(node, operands))
             return
         values = [Traced(v, settled, fixed_shape, real) for v in results]
         self._bind(node, scope, values)
@@ -205,18 +211,19 @@ class Walker:
             return None, ""
         return list(results), by
 
-    def _guesses(self, node: Any) -> list[Traced]:
-        made = [self._guess(name, node.op_type) if name else None for name in node.output]
-        return [Traced(value, real=False) for value in made]
+    def _guesses(self, node: Any, operands: Sequence[Operand | None]) -> list[Traced]:
+        made = [self._guess(name, node, operands) if name else None for name in node.output]
+        return [Traced(value, real=False, guessed=True) for value in made]
 
     def _bind(self, node: Any, scope: Scope, values: Sequence[Traced]) -> None:
-        named = [name for name in node.output if name]
-        if len(values) == len(named) != len(node.output):  # evaluators leave unnamed ones out
-            scope.values.update(zip(named, values, strict=True))
-            return
-        for name, value in zip(node.output, values, strict=False):
+        names = [name for name in node.output if name]
+        if len(values) != len(names):  # evaluators may give results that the node leaves out
+            names = list(node.output)
+        for name, value in zip(names, values, strict=False):
             if name:
                 scope.values[name] = value
+                if not self._path:
+                    self._watch(name, value)
 
     def _say(
         self,
