@@ -16,6 +16,7 @@ from uif_tvm.frontends.onnx.values import (
     Array,
     Dim,
     Dynamic,
+    HostSequence,
     Known,
     SequenceValue,
     Symbolic,
@@ -137,6 +138,8 @@ class NodeContext:
     def sequence(self, index: int) -> tuple[Value, ...]:
         """Items of an input that must be a sequence."""
         value = self.value(index)
+        if isinstance(value, HostSequence):
+            raise Unsupported("a sequence made at run time")
         if not isinstance(value, SequenceValue):
             raise self.invalid(f"input {index} must be a sequence")
         return value.items
@@ -150,15 +153,21 @@ class NodeContext:
         value = self.tensor(index)
         return value.array if isinstance(value, Known) else None
 
-    def known(self, index: int, what: str) -> Array:
+    def known(self, index: int, what: str, rather_host: bool = False) -> Array:
         """An input's elements, which must be known at import.
+
+        Those of a model input may be compiled in, from its example.
+
+        Args:
+            rather_host: leave the node to the host instead, where that is allowed: for operators
+                that cost little there.
 
         Raises:
             Unsupported: they arrive at run time.
         """
         array = self.array(index)
         value = self.tensor(index)
-        if isinstance(value, Dynamic):
+        if isinstance(value, Dynamic) and not (rather_host and self.importer.host_fallback):
             array = self.importer.specialise(value.expr)
         if array is None:
             raise Unsupported(

@@ -133,3 +133,30 @@ def bernoulli(ctx: NodeContext) -> relax.Expr:
         return te.compute(a.shape, at, name="bernoulli")
 
     return ctx.te(compute, ctx.expr(0), name="bernoulli")
+
+
+@converter("Multinomial")
+def multinomial(ctx: NodeContext) -> relax.Expr:
+    """Classes drawn by unnormalised log probabilities: how many sums lie below a draw."""
+    if ctx.rank(0) != 2:
+        raise ctx.invalid("the input must have shape (batch, classes)")
+    classes = ctx.shape(0)[1]
+    count, seed = int(ctx.attrs.get("sample_size", 1)), _seed(ctx)
+    dtype = _dtype(ctx, "int32")
+    if count < 1 or dtype not in ("int32", "int64"):
+        raise ctx.invalid(f"{count} samples of {dtype}")
+    chances = ctx.emit(relax.op.nn.softmax(ctx.cast(ctx.expr(0), "float32"), -1))
+    sums = ctx.emit(relax.op.cumsum(chances, 1))
+
+    def compute(a: te.Tensor) -> te.Tensor:
+        k = te.reduce_axis((0, a.shape[1]), name="k")
+
+        def below(b: Any, n: Any) -> Any:
+            drawn = uniform_at(b * count + n, seed, 0) * a(b, a.shape[1] - 1)
+            return te.sum(tirx.Select(a(b, k) <= drawn, 1, 0).astype(dtype), axis=k)
+
+        return te.compute((a.shape[0], count), below, name="multinomial")
+
+    drawn = ctx.te(compute, sums, name="multinomial")
+    last = ctx.const(classes - 1, dtype) if isinstance(classes, int) else None
+    return drawn if last is None else ctx.emit(relax.op.minimum(drawn, last))

@@ -27,7 +27,7 @@ def empty(ctx: NodeContext) -> SequenceValue:
 
 
 def _place(ctx: NodeContext, index: int, length: int, extra: int) -> int:
-    at = int(ctx.known(index, "the position").reshape(-1)[0])
+    at = int(ctx.known(index, "the position", rather_host=True).reshape(-1)[0])
     if not -length <= at < length + extra:
         raise ctx.invalid(f"position {at} in a sequence of {length}")
     return at % length if at < 0 else at
@@ -89,7 +89,7 @@ def split(ctx: NodeContext) -> SequenceValue:
     if not ctx.has(1):
         sizes = [1] * extent
     else:
-        given = ctx.known(1, "split")
+        given = ctx.known(1, "split", rather_host=True)
         if given.ndim == 0:
             step = int(given)
             if step < 1:

@@ -8,6 +8,7 @@ from typing import Any
 
 from uif_tvm.errors import UnsupportedError, UnsupportedOp
 from uif_tvm.frontends.extension import broken_hint
+from uif_tvm.frontends.onnx.hints import hint_for
 from uif_tvm.frontends.onnx.validate import node_label
 
 
@@ -25,7 +26,7 @@ class Notes:
 
     removed: Counter[str] = field(default_factory=Counter)
     specialised: list[str] = field(default_factory=list)
-    refused: dict[tuple[str, str, str | None], list[str]] = field(default_factory=dict)
+    refused: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
     host: dict[str, list[str]] = field(default_factory=dict)
     composed: Counter[str] = field(default_factory=Counter)
 
@@ -41,9 +42,9 @@ class Notes:
 
     def refuse(self, node: Any, domain: str, reason: str, hint: str | None) -> None:
         """Note an operator that cannot be taken in."""
-        self.refused.setdefault((qualified(node, domain), reason, hint), []).append(
-            node_label(node)
-        )
+        op = qualified(node, domain)
+        key = (op, reason, hint or hint_for(op, reason))
+        self.refused.setdefault(key, []).append(node_label(node))
 
     def first_refusal_since(self, earlier: Notes) -> str:
         """An operator refused since ``earlier`` and why; empty if there is none."""

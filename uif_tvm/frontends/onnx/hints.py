@@ -1,0 +1,37 @@
+"""The nearest way around an operator that cannot be taken in."""
+
+from __future__ import annotations
+
+_BY_OP = {
+    "ZipMap": "export the scikit-learn model with options={'zipmap': False}",
+    "DictVectorizer": "vectorise the dictionaries before the model",
+    "CastMap": "pass the map's values as a dense tensor",
+    "Gradient": "export the model for inference; gradients belong to training",
+    "Optional": "pass or return the tensor itself",
+    "ImageDecoder": "decode images before the model, or allow fallback_mode='host'",
+}
+_TEXT_OPS = frozenset(
+    "StringConcat StringSplit StringNormalizer RegexFullMatch TfIdfVectorizer".split()
+)
+_TRAINING = "ai.onnx.preview.training"
+
+
+def hint_for(op: str, reason: str) -> str:
+    """A remedy for one operator.
+
+    Args:
+        op: qualified name, such as ``ai.onnx.ml::ZipMap``.
+        reason: why it was refused.
+    """
+    domain, _, name = op.rpartition("::")
+    if name in _BY_OP:
+        return _BY_OP[name]
+    if domain == _TRAINING:
+        return "export the model for inference; optimizer steps belong to training"
+    if name in _TEXT_OPS or "string elements" in reason:
+        return "process texts before the model, or allow fallback_mode='host'"
+    if domain not in ("", "ai.onnx.ml"):
+        return "register a converter for it: see uif_tvm.frontends.extension"
+    if "run time" in reason:
+        return "make the value a constant of the model, or allow fallback_mode='host'"
+    return "allow fallback_mode='host', or register a converter"
