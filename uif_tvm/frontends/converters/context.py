@@ -9,6 +9,8 @@ import numpy as np
 from tvm import ir, relax, tirx
 
 from uif_tvm.errors import ImportModelError
+from uif_tvm.frontends.onnx.guesses import Guesses
+from uif_tvm.frontends.onnx.ratio import Ratio
 from uif_tvm.frontends.onnx.symbolic import call_with_dims
 from uif_tvm.frontends.onnx.validate import node_label
 from uif_tvm.frontends.onnx.values import (
@@ -48,6 +50,7 @@ class Importer(Protocol):
     bb: BlockBuilder
     host_fallback: bool
     strings: Strings
+    guesses: Guesses
 
     def constant(self, array: Array) -> relax.Expr:
         """A Relax constant, shared between uses of one array."""
@@ -303,6 +306,8 @@ class NodeContext:
         if isinstance(value, Known):
             return value.array.astype(object)
         if isinstance(value, Symbolic):
+            if any(isinstance(item, Ratio) for item in value.elements.flat):
+                raise self.invalid("dimensions are integers, and these are floats")
             return value.elements
         visible = self.importer.open_blocks()
         for depth in range(len(visible), 0, -1):

@@ -21,6 +21,7 @@ from uif_tvm.frontends.onnx.values import (
     Dynamic,
     Known,
     Poison,
+    Symbolic,
     Value,
     is_static,
     shape_of,
@@ -37,6 +38,8 @@ def if_(ctx: NodeContext) -> list[Value]:
     then, other = ctx.attrs["then_branch"], ctx.attrs["else_branch"]
     if known is not None:
         return ctx.importer.run_subgraph(then if bool(known.reshape(-1)[0]) else other, {})
+    value = ctx.tensor(0)
+    by_dims = value.elements.reshape(-1)[0] if isinstance(value, Symbolic) else None
     condition = ctx.cast(ctx.reshape(ctx.expr(0), ()), "bool")
     sides: list[tuple[list[Value], relax.BindingBlock] | None] = []
     faults: list[ImportModelError] = []
@@ -50,7 +53,18 @@ def if_(ctx: NodeContext) -> list[Value]:
         raise faults[0]
     if faults:
         return _only_possible(ctx, condition, then if sides[0] else other, bool(sides[0]))
+    if by_dims is not None and _ranks(sides[0]) != _ranks(sides[1]):
+        way = ctx.importer.guesses.choose(by_dims)
+        holds = tirx.Select(by_dims, tirx.const(1, "int64"), tirx.const(0, "int64"))
+        ctx.require_equal(holds, int(way))
+        return ctx.importer.run_subgraph(then if way else other, {})
     return _merge(ctx, condition, sides[0], sides[1])  # type: ignore[arg-type]
+
+
+def _ranks(side: tuple[list[Value], relax.BindingBlock] | None) -> list[int | None]:
+    """Ranks of what a side yields."""
+    values = side[0] if side is not None else []
+    return [len(v.shape) if isinstance(v, (Known, Dynamic)) else None for v in values]
 
 
 def _only_possible(

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from tvm import relax
 
-from uif_tvm.frontends.converters.broadcast import aligned
+from uif_tvm.frontends.converters.broadcast import aligned, broadcast_shape
 from uif_tvm.frontends.converters.context import NodeContext
 from uif_tvm.frontends.converters.elementwise import is_float, same_dtype
 from uif_tvm.frontends.converters.registry import MICROSOFT, converter
@@ -32,7 +32,20 @@ def emit_matmul(
         rows = simplify(math.prod(left[:-1]))
         flat = ctx.reshape(a, [rows, left[-1]])
         return ctx.reshape(ctx.emit(relax.op.matmul(flat, b, out_dtype)), [*left[:-1], right[-1]])
+    batch = broadcast_shape(ctx, left[:-2], right[:-2])
+    a, b = _in_batch(ctx, a, batch), _in_batch(ctx, b, batch)
     return ctx.emit(relax.op.matmul(a, b, out_dtype))
+
+
+def _in_batch(ctx: NodeContext, expr: relax.Expr, batch: tuple[Dim, ...]) -> relax.Expr:
+    """An operand whose leading dimensions provably broadcast; the runtime checks the others."""
+    now = shape_of(expr)
+    if len(now) < 3:
+        return expr
+    lead = now[:-2]
+    goal = batch[len(batch) - len(lead) :]
+    wanted = [d if isinstance(d, int) and d == 1 else g for d, g in zip(lead, goal, strict=True)]
+    return ctx.with_shape(expr, [*wanted, *now[-2:]])
 
 
 @converter("MatMul")

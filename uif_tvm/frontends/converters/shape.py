@@ -13,7 +13,7 @@ from uif_tvm.frontends.converters.context import NodeContext, Unsupported
 from uif_tvm.frontends.converters.dtypes import kind
 from uif_tvm.frontends.converters.minifloat import convert
 from uif_tvm.frontends.converters.registry import converter
-from uif_tvm.frontends.onnx.fold import settle
+from uif_tvm.frontends.onnx.fold_symbolic import settle
 from uif_tvm.frontends.onnx.values import (
     Dim,
     Dynamic,

@@ -34,6 +34,17 @@ class OpenDims:
         """One variable per dimension."""
         return {name: tirx.Var(name, "int64") for name in self.table.ranges}
 
+    def extents(
+        self, variables: Mapping[str, tirx.Var], examples: Mapping[str, Any]
+    ) -> dict[tirx.Var, int]:
+        """Variable -> extent in the examples, as far as these are given."""
+        return {
+            variables[dim]: int(examples[name].shape[axis])
+            for name, axes in self.axes.items()
+            if name in examples
+            for axis, dim in axes.items()
+        }
+
     def check_examples(self, examples: Mapping[str, Any]) -> None:
         """Examples must lie in the ranges, and agree where axes share a name.
 

@@ -102,12 +102,13 @@ def _import(
     for (name, array), param in zip(known, params, strict=True):
         if array is not None and array.size <= MAX_SPECIALISED:
             importer.examples[param] = (name, array)
+    importer.guesses.extents = dims.extents(variables, examples)
     bounds = {var: dims.table.ranges[name] for name, var in variables.items()}
     with known_ranges(bounds), bb.function("main", params):
         rest = iter(params)
         bindings = {spec.name: input_value(spec, rest) for spec in specs}
         try:
-            outputs = importer.run_graph(graph, Scope(versions), bindings)
+            outputs = importer.run_main(graph, Scope(versions), bindings)
             importer.notes.raise_refused()
             pairs = zip(graph.output, outputs, strict=True)
             results = [output(importer, v.name, value, v.type) for v, value in pairs]

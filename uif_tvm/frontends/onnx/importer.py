@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ from uif_tvm.frontends.onnx.attributes import (
     schema_of,
 )
 from uif_tvm.frontends.onnx.elements import check_elements, declare_elements
-from uif_tvm.frontends.onnx.fold import can_fold, fold, fold_symbolic
+from uif_tvm.frontends.onnx.fold import can_fold, fold
+from uif_tvm.frontends.onnx.fold_symbolic import fold_symbolic
 from uif_tvm.frontends.onnx.functions import expand_schema_function
+from uif_tvm.frontends.onnx.guesses import Guesses
 from uif_tvm.frontends.onnx.host import host_call
 from uif_tvm.frontends.onnx.nodes import check_arity, describe, needed, reason_of
 from uif_tvm.frontends.onnx.notes import NO_CONVERTER, Notes, reason_code
@@ -102,6 +104,7 @@ class GraphImporter:
         self.folder = folder
         self.functions = functions
         self.notes = Notes()
+        self.guesses = Guesses()
         self.examples: dict[Any, tuple[str, Array]] = {}
         self.strings = Strings()
         self._constants: dict[int, tuple[Array, relax.Expr]] = {}
@@ -159,8 +162,31 @@ class GraphImporter:
         inner = Scope(self._scope.versions, self._scope.references, self._scope)
         return self.run_graph(graph, inner, bindings)
 
+    def run_main(self, graph: Any, scope: Scope, bindings: Mapping[str, Value]) -> list[Value]:
+        """Convert the model's graph into the function under construction."""
+
+        def attempt() -> tuple[list[Value], relax.BindingBlock]:
+            notes = self.notes.copy()
+            self.open_block()
+            try:
+                outputs = self.run_graph(graph, replace(scope, values={}, types={}), bindings)
+            except ImportModelError:
+                self.notes = notes
+                raise
+            finally:
+                block = self.close_block()
+            return outputs, block
+
+        outputs, block = self.guesses.retrying(attempt)
+        for binding in block.bindings:
+            self.bb.emit_normalized(binding)
+        return outputs
+
     def run_branch(self, graph: Any) -> tuple[list[Value], relax.BindingBlock]:
         """Convert a subgraph into a binding block of its own."""
+        return self.guesses.retrying(lambda: self._run_branch(graph))
+
+    def _run_branch(self, graph: Any) -> tuple[list[Value], relax.BindingBlock]:
         self.open_block()
         try:
             outputs = self.run_subgraph(graph, {})

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from uif_tvm.frontends.onnx.values import Array, Dim, Symbolic
+from uif_tvm.frontends.onnx.ratio import Ratio
+from uif_tvm.frontends.onnx.values import Array, Dim, Symbolic, is_condition
 
 
 def call_with_dims(
@@ -36,9 +37,11 @@ def call_with_dims(
 def materialise(bb: relax.BlockBuilder, value: Symbolic, name: str) -> relax.Expr:
     """A tensor that holds the elements, computed from the symbolic dimensions."""
     shape = tuple(value.elements.shape)
+    flat = list(value.elements.reshape(-1))
+    numerators = [_numerator(item) for item in flat]
 
-    def compute(items: list[Any]) -> te.Tensor:
-        items = [tirx.const(i, "int64") if isinstance(i, int) else i for i in items]
+    def compute(local: list[Any]) -> te.Tensor:
+        items = [_number(item, given) for item, given in zip(flat, local, strict=True)]
 
         def element(*index: Any) -> Any:
             position: Any = tirx.const(0, "int64")
@@ -51,7 +54,23 @@ def materialise(bb: relax.BlockBuilder, value: Symbolic, name: str) -> relax.Exp
 
         return te.compute(shape, element, name="dims")
 
-    return bb.emit(call_with_dims(bb, compute, [], list(value.elements.reshape(-1)), "dims"), name)
+    return bb.emit(call_with_dims(bb, compute, [], numerators, "dims"), name)
+
+
+def _numerator(item: Any) -> Any:
+    """The integer that an element is made of."""
+    if isinstance(item, Ratio):
+        return item.numerator
+    if is_condition(item):
+        return tirx.Select(item, tirx.const(1, "int64"), tirx.const(0, "int64"))
+    return int(item) if isinstance(item, (bool, np.bool_)) else item
+
+
+def _number(item: Any, numerator: Any) -> Any:
+    """An element in terms of the kernel's own variable for its dimension."""
+    if isinstance(item, Ratio):
+        return Ratio(numerator, item.denominator).to_expr()
+    return tirx.const(numerator, "int64") if isinstance(numerator, int) else numerator
 
 
 def require_value(bb: relax.BlockBuilder, expr: relax.Expr, array: Array) -> None:

@@ -46,11 +46,12 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class Symbolic:
-    """An integer tensor whose elements are dimension expressions.
+    """A tensor whose elements are made of dimensions.
 
     Args:
-        elements: object array of ``int`` or integer ``PrimExpr`` (int64).
-        dtype: ``int64`` or ``int32``, as the model sees it.
+        elements: object array of ``int`` or integer ``PrimExpr`` (int64); of ``Ratio`` for floats;
+            of ``bool`` or boolean ``PrimExpr`` for truth values.
+        dtype: ``int64``, ``int32``, ``float32``, ``float64`` or ``bool``, as the model sees it.
     """
 
     elements: Array
@@ -142,7 +143,8 @@ def is_static(shape: tuple[Dim, ...]) -> bool:
 SIZE_PREFIX = "n_"
 """Symbolic variables of this prefix are extents, and so never negative."""
 
-_LARGEST = 1 << 40
+_LARGEST = 10**9 - 1
+"""No extent is larger: exporters write 10^9 and more where a slice goes to the end."""
 
 _ranges: ContextVar[Mapping[Any, DimRange]] = ContextVar("_ranges")
 
@@ -204,6 +206,13 @@ def at_least(dim: Dim, low: int) -> Dim:
     if isinstance(dim, int):
         return max(dim, low)
     return simplify(tirx.max(dim, tirx.const(low, "int64")))
+
+
+def is_condition(item: Any) -> bool:
+    """Whether an element is a truth value that the dimensions decide."""
+    from tvm import ir
+
+    return isinstance(item, ir.Expr) and str(item.ty.dtype) == "bool"
 
 
 def same_dim(left: Dim, right: Dim) -> bool:
