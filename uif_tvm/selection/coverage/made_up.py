@@ -96,10 +96,9 @@ class Guesses:
             return made_up(*known)
         first = operands[0].value if operands and operands[0] is not None else None
         foreign = node.domain not in ("", "ai.onnx", "ai.onnx.ml")
-        if foreign and name == node.output[0] and isinstance(first, np.ndarray):
-            if dtype_name(first) != "string":
-                return made_up(first.shape, dtype_name(first))
-        return None
+        if not foreign or name != node.output[0] or not isinstance(first, np.ndarray):
+            return None
+        return None if dtype_name(first) == "string" else made_up(first.shape, dtype_name(first))
 
     def _declared(self, name: str) -> tuple[list[int], str] | None:
         from uif_tvm.frontends.onnx.tensors import numpy_dtype

@@ -201,9 +201,8 @@ class Search:
         return len(kept) < len(nodes)
 
     def _open_bodies(self) -> bool:
-        return self._first_that_fails(
-            rewrite.open_bodies(self.source.proto, self._feeds(), self.source.values)
-        )
+        values = {**self.source.values, **self.source.weights}
+        return self._first_that_fails(rewrite.open_bodies(self.source.proto, self._feeds(), values))
 
     def _rewrite(self, propose: Callable[[Any, Mapping[str, Array]], Iterator[Any]]) -> bool:
         """Apply proposals as long as one of them keeps the fault."""
