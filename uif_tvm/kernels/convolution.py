@@ -81,66 +81,6 @@ def conv_transpose(
     return te.compute(shape, lambda *i: total(*i).astype(dtype), name="rounded")
 
 
-def deform_conv2d(
-    x: te.Tensor,
-    weight: te.Tensor,
-    offset: te.Tensor,
-    bias: te.Tensor | None,
-    mask: te.Tensor | None,
-    strides: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    offset_groups: int,
-) -> te.Tensor:
-    """The moved taps first, one value per window element, then the sum over each window."""
-    from tvm import te, tirx
-
-    from uif_tvm.kernels.sampling import bilinear
-
-    strides, dilation = each(strides, 2), each(dilation, 2)
-    before, _ = padding_of(padding, 2)
-    batch, channels, rows, columns = x.shape
-    outputs, per_in, height, width = weight.shape
-    out_rows, out_columns = offset.shape[2:]
-    dtype = str(x.dtype)
-    per_offset = channels // offset_groups
-
-    def read(n: Any, c: Any) -> Any:
-        def value(p: Any, q: Any) -> Any:
-            ok = tirx.all(p >= 0, p < rows, q >= 0, q < columns)
-            near = tirx.max(tirx.min(p, rows - 1), 0), tirx.max(tirx.min(q, columns - 1), 0)
-            return tirx.Select(ok, x(n, c, *near), _zero(dtype))
-
-        return value
-
-    def tap(n: Any, c: Any, p: Any, q: Any, i: Any, j: Any) -> Any:
-        index = (tirx.floordiv(c, per_offset) * height + p) * width + q
-        y = offset(n, 2 * index, i, j) + (i * strides[0] - before[0] + p * dilation[0]).astype(
-            dtype
-        )
-        z = offset(n, 2 * index + 1, i, j) + (j * strides[1] - before[1] + q * dilation[1]).astype(
-            dtype
-        )
-        value = bilinear(read(n, c), y, z, rows, columns)
-        return value if mask is None else value * mask(n, index, i, j)
-
-    seen = te.compute((batch, channels, height, width, out_rows, out_columns), tap, name="deformed")
-    inner, taps = te.reduce_axis((0, per_in), name="i"), _taps((height, width))
-    per_out = outputs // groups
-
-    def at(n: Any, o: Any, i: Any, j: Any) -> Any:
-        channel = tirx.floordiv(o, per_out) * per_in + inner if groups > 1 else inner
-        product = seen(n, channel, *taps, i, j) * weight(o, inner, *taps)
-        return te.sum(product, axis=[inner, *taps])
-
-    shape = (batch, outputs, out_rows, out_columns)
-    total = te.compute(shape, at, name="deform_conv2d")
-    if bias is None:
-        return total
-    return te.compute(shape, lambda n, o, i, j: total(n, o, i, j) + bias(o), name="biased")
-
-
 def im2col(
     x: te.Tensor,
     kernel: Sequence[int],

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from uif_tvm.ops import infer
 from uif_tvm.ops.linear import WIDE, exactly, normal
-from uif_tvm.ops.sampling import bilinear
+from uif_tvm.ops.sampling import interpolate, zero_padded
 from uif_tvm.ops.spec import (
     LOOSE,
     Array,
@@ -26,6 +26,9 @@ from uif_tvm.ops.spec import (
     TensorType,
     elements,
 )
+
+if TYPE_CHECKING:
+    from uif_tvm.ops.build import Builder
 
 Types = Sequence[Any]
 Attrs = Mapping[str, Any]
@@ -126,41 +129,81 @@ def conv_transpose(
     return y[(slice(None), slice(None), *crop)]
 
 
-def deform_conv2d(
+def deform_columns(
+    x: Array,
+    offset: Array,
+    mask: Array | None,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    offset_groups: int,
+) -> Array:
+    """Windows whose taps are moved by ``offset`` and weighted by ``mask``.
+
+    Args:
+        x: ``[N, C, spatial ...]``; taps between pixels are interpolated, outside counts as zero.
+        offset: ``[N, offset_groups * taps * axes, positions ...]``, in pixels.
+        mask: ``[N, offset_groups * taps, positions ...]``.
+
+    Returns:
+        ``[N, C, taps, positions ...]``.
+    """
+    rank = x.ndim - 2
+    strides, dilation = each(strides, rank), each(dilation, rank)
+    before, _ = padding_of(padding, rank)
+    out, taps = offset.shape[2:], math.prod(kernel)
+    moves = offset.reshape(x.shape[0], offset_groups, taps, rank, *out)
+    weights = None if mask is None else mask.reshape(x.shape[0], offset_groups, taps, *out)
+    seen = np.zeros((*x.shape[:2], taps, *out), x.dtype)
+    per = x.shape[1] // offset_groups
+    for number, tap in enumerate(np.ndindex(*kernel)):
+        for n, c in np.ndindex(*x.shape[:2]):
+            places = []
+            for axis in range(rank):
+                first = np.arange(out[axis]) * strides[axis] - before[axis]
+                line = first + tap[axis] * dilation[axis]
+                shape = [-1 if a == axis else 1 for a in range(rank)]
+                places.append(line.reshape(shape) + moves[n, c // per, number, axis])
+            value = interpolate(zero_padded(x[n, c]), places, "linear")
+            seen[n, c, number] = value if weights is None else value * weights[n, c // per, number]
+    return seen
+
+
+def deform_conv(
     x: Array,
     weight: Array,
     offset: Array,
     bias: Array | None,
     mask: Array | None,
-    strides: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
     groups: int,
-    offset_groups: int,
+    **attrs: Any,
 ) -> Array:
-    """Convolution whose taps are moved by ``offset`` (y, x pairs) and weighted by ``mask``.
-
-    Taps between pixels are interpolated bilinearly; outside the image counts as zero.
-    """
-    strides, dilation = each(strides, 2), each(dilation, 2)
-    before, _ = padding_of(padding, 2)
-    kernel, (rows, columns) = weight.shape[2:], offset.shape[2:]
-    moves = offset.reshape(x.shape[0], offset_groups, *kernel, 2, rows, columns)
-    weights = None if mask is None else mask.reshape(*moves.shape[:4], rows, columns)
-    seen = np.zeros((*x.shape[:2], rows, columns, *kernel), x.dtype)
-    per = x.shape[1] // offset_groups
-    for n, c, p, q in np.ndindex(*x.shape[:2], *kernel):
-        y = np.arange(rows)[:, None] * strides[0] - before[0] + p * dilation[0]
-        z = np.arange(columns)[None] * strides[1] - before[1] + q * dilation[1]
-        move = moves[n, c // per, p, q]
-        value = bilinear(x[n, c], y + move[0], z + move[1])
-        seen[n, c, :, :, p, q] = value if weights is None else value * weights[n, c // per, p, q]
+    """Convolution over :func:`deform_columns`."""
+    seen = deform_columns(x, offset, mask, kernel=weight.shape[2:], **attrs)
+    flat = weight.reshape(*weight.shape[:2], -1)
     parts = [
-        np.tensordot(data, w, ([1, 4, 5], [1, 2, 3]))
-        for data, w in zip(np.split(seen, groups, 1), np.split(weight, groups, 0), strict=True)
+        np.tensordot(data, w, ([1, 2], [1, 2]))
+        for data, w in zip(np.split(seen, groups, 1), np.split(flat, groups, 0), strict=True)
     ]
     result = np.moveaxis(np.concatenate(parts, -1), -1, 1)
-    return result if bias is None else result + bias.reshape(1, -1, 1, 1)
+    return result if bias is None else result + bias.reshape(1, -1, *(1,) * (x.ndim - 2))
+
+
+def decompose_deform(b: Builder, operands: Sequence[Any], attrs: Attrs) -> Any:
+    """The moved taps as columns, then one matrix product per group."""
+    x, weight, offset, bias, mask = (*operands, None, None)[:5]
+    outputs, per_group, *kernel = b.shape(weight)
+    batch, out, groups = b.shape(x)[0], b.shape(offset)[2:], attrs["groups"]
+    options = {name: value for name, value in attrs.items() if name != "groups"}
+    columns = b.op("deform_columns", x, offset, mask, kernel=tuple(kernel), **options)
+    depth, pixels = per_group * math.prod(kernel), math.prod(out)
+    columns = b.op("reshape", columns, shape=(batch, groups, depth, pixels))
+    flat = b.op("reshape", weight, shape=(1, groups, outputs // groups, depth))
+    y = b.op("reshape", b.op("matmul", flat, columns), shape=(batch, outputs, *out))
+    if bias is None:
+        return y
+    return b.op("add", y, b.op("expand_dims", bias, axis=tuple(range(1, 1 + len(kernel)))))
 
 
 def im2col(
@@ -263,13 +306,25 @@ def _transpose_type(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     return (TensorType((x.shape[0], weight.shape[1] * attrs["groups"], *out), x.dtype),)
 
 
+def _columns_type(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    x, offset = types[:2]
+    rank, kernel, groups = x.rank - 2, attrs["kernel"], attrs["offset_groups"]
+    before, after = padding_of(attrs["padding"], rank)
+    strides, dilation = each(attrs["strides"], rank), each(attrs["dilation"], rank)
+    out = positions(x.shape[2:], kernel, strides, before, after, dilation)
+    taps = math.prod(kernel)
+    wanted = (x.shape[0], groups * taps * rank, *out)
+    if len(offset.shape) != len(wanted) or not all(map(infer.equal, offset.shape, wanted)):
+        raise ShapeError(f"offsets must be {list(wanted)}, got {list(offset.shape)}")
+    if groups < 1 or (isinstance(x.shape[1], int) and x.shape[1] % groups):
+        raise ShapeError(f"{x.shape[1]} channels in {groups} groups of offsets")
+    return (TensorType((*x.shape[:2], taps, *out), x.dtype),)
+
+
 def _deform_type(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-    (result,) = _conv_type(types, attrs)
-    taps = math.prod(types[1].shape[2:]) * attrs["offset_groups"]
-    wanted = (types[0].shape[0], 2 * taps, *result.shape[2:])
-    if not all(map(infer.equal, types[2].shape, wanted)):
-        raise ShapeError(f"offsets must be {list(wanted)}, got {list(types[2].shape)}")
-    return (result,)
+    columns = {name: value for name, value in attrs.items() if name != "groups"}
+    _columns_type((types[0], types[2]), {**columns, "kernel": types[1].shape[2:]})
+    return _conv_type(types, attrs)
 
 
 def _im2col_type(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
@@ -353,6 +408,16 @@ def _deformed() -> Iterable[Case]:
     yield Case("outside", (x, normal(3, 4, 3, 3), far, None, None))
 
 
+def _columns() -> Iterable[Case]:
+    x, offset = normal(1, 2, 4, 5), normal(1, 24, 3, 4, seed=1)
+    plane = {"kernel": (2, 3), "padding": (0, 1, 0, 1), "offset_groups": 2}
+    yield Case(
+        "plane", (x, offset[:, :, :, :4].repeat(1, 0), None), {**plane, "padding": (0, 0, 0, 1)}
+    )
+    line = {"kernel": (3,), "strides": (2,), "dilation": (2,)}
+    yield Case("line", (normal(1, 3, 9), normal(1, 3, 3, seed=1), normal(1, 3, 3, seed=2)), line)
+
+
 _X_W = (Operand("x"), Operand("weight"))
 
 
@@ -404,9 +469,20 @@ SPECS = (
     *(_conv(rank) for rank in (1, 2, 3)),
     *(_transpose(rank) for rank in (1, 2, 3)),
     OpSpec(
-        "deform_conv2d",
+        "deform_columns",
         "convolution",
-        exactly(deform_conv2d),
+        exactly(deform_columns),
+        _columns_type,
+        operands=(Operand("x"), Operand("offset"), Operand("mask", optional=True)),
+        attributes=(_COLUMNS, *_geometry(), Attribute("offset_groups", 1)),
+        tolerance=LOOSE,
+        cases=_columns,
+        flops=10,
+    ),
+    OpSpec(
+        "deform_conv",
+        "convolution",
+        exactly(deform_conv),
         _deform_type,
         operands=(
             *_X_W,
@@ -415,9 +491,9 @@ SPECS = (
             Operand("mask", optional=True),
         ),
         attributes=(*_geometry(), Attribute("groups", 1), Attribute("offset_groups", 1)),
-        dtypes=("float32", "float64"),
         tolerance=LOOSE,
         cases=_deformed,
+        decompose=decompose_deform,
         flops=lambda types, results, attrs: 5 * _flops(types, results, attrs),
         source="ONNX DeformConv-22",
     ),

@@ -216,6 +216,8 @@ class OpSpec:
         Returns:
             One array, or a tuple of them where the operator has several results.
         """
+        left_out = 0 if self.variadic else len(self.operands) - len(arrays)
+        arrays = (*arrays, *[None] * left_out)
         with np.errstate(all="ignore"):
             value = self.reference(*arrays, **self.resolve(attrs))
         if self.results == 1 and not isinstance(value, tuple):

@@ -9,10 +9,10 @@ from tvm import relax, te
 
 from uif_tvm.frontends.converters.context import NodeContext
 from uif_tvm.frontends.converters.kernels import call_kernel, dim
-from uif_tvm.frontends.converters.nms_kernel import nms_kernel
 from uif_tvm.frontends.converters.registry import converter
-from uif_tvm.frontends.converters.roi_kernel import roi_align_kernel
 from uif_tvm.frontends.onnx.values import Dynamic
+from uif_tvm.kernels.nms import nms_kernel
+from uif_tvm.kernels.roi import roi_align_kernel
 
 
 @converter("RoiAlign", since=10)

@@ -10,7 +10,7 @@ from tvm.script import tirx as T
 
 
 def nms_kernel(batch: int, classes: int, boxes: int, centred: bool) -> Any:
-    """Greedy suppression per class; kept rows first, their number in ``count``.
+    """Greedy suppression per class; kept rows first, then -1; their number in ``count``.
 
     ``left`` marks the boxes not yet decided. Selected boxes are found by repeated maximum, first
     of equals, and compared with those kept before.
@@ -49,6 +49,9 @@ def nms_kernel(batch: int, classes: int, boxes: int, centred: bool) -> Any:
             left = T.alloc_buffer((boxes_,), "bool")
             state = T.alloc_buffer((3,), "int64")  # best box or -1, rows before, may keep it
             with T.sblock("loops"):
+                for i in range(total):
+                    for k in range(3):
+                        kept[i, k] = T.int64(-1)
                 count[0] = T.int64(0)
                 for n in range(batch_):
                     for c in range(classes_):
