@@ -115,7 +115,28 @@ class OptionalSpec:
         return {"name": self.name, "kind": "optional", "value": value}
 
 
-Spec: TypeAlias = TensorSpec | SequenceSpec | OptionalSpec
+@dataclass(frozen=True)
+class ListSpec:
+    """A sequence whose length and items' shapes each run settles anew; only outputs are such.
+
+    Args:
+        name: as the model's author wrote it.
+        dtype: of every item.
+    """
+
+    name: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: sequence({self.dtype} ...)"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for the manifest."""
+        return {"name": self.name, "kind": "list", "dtype": self.dtype}
+
+
+Spec: TypeAlias = TensorSpec | SequenceSpec | OptionalSpec | ListSpec
+Leaf: TypeAlias = TensorSpec | ListSpec
 
 
 def _type_text(spec: Spec) -> str:
@@ -130,26 +151,33 @@ def spec_from_json(data: dict[str, Any]) -> Spec:
     if kind == "optional":
         value = data["value"]
         return OptionalSpec(data["name"], None if value is None else spec_from_json(value))
+    if kind == "list":
+        return ListSpec(data["name"], data["dtype"])
     return TensorSpec.from_json(data)
 
 
-def tensors(specs: Iterable[Spec]) -> Iterator[TensorSpec]:
-    """The tensors that values of ``specs`` consist of, in order: what compiled code takes."""
+def leaves(specs: Iterable[Spec]) -> Iterator[Leaf]:
+    """What values of ``specs`` consist of, in order: compiled code takes and returns these."""
     for spec in specs:
-        if isinstance(spec, TensorSpec):
+        if isinstance(spec, TensorSpec | ListSpec):
             yield spec
         elif isinstance(spec, SequenceSpec):
-            yield from tensors(spec.items)
+            yield from leaves(spec.items)
         elif spec.value is not None:
-            yield from tensors((spec.value,))
+            yield from leaves((spec.value,))
 
 
-def pack(specs: Iterable[Spec], leaves: Iterator[Any]) -> list[Any]:
-    """Values of ``specs`` from those of their :func:`tensors`, consumed in order."""
+def tensors(specs: Iterable[Spec]) -> Iterator[TensorSpec]:
+    """The tensors among the :func:`leaves`; of inputs, that is all of them."""
+    return (leaf for leaf in leaves(specs) if isinstance(leaf, TensorSpec))
+
+
+def pack(specs: Iterable[Spec], values: Iterator[Any]) -> list[Any]:
+    """Values of ``specs`` from those of their :func:`leaves`, consumed in order."""
 
     def one(spec: Spec) -> Any:
-        if isinstance(spec, TensorSpec):
-            return next(leaves)
+        if isinstance(spec, TensorSpec | ListSpec):
+            return next(values)
         if isinstance(spec, SequenceSpec):
             return [one(item) for item in spec.items]
         return None if spec.value is None else one(spec.value)

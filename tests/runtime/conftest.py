@@ -13,7 +13,7 @@ from uif_tvm.runtime.engine import Engine
 
 #: Element types that the echo model is made for.
 DTYPES = (
-    *("float16", "bfloat16", "float32", "float64", "bool", "float8_e4m3fn"),
+    *("float16", "bfloat16", "float32", "float64", "bool"),
     *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
 )
 

@@ -6,8 +6,8 @@ only ``format``, ``schema`` and ``versions.uif`` are read, to say which version 
 three keep their place and meaning for ever.
 
 Schema 2 adds to the signature: ``ranges`` of tensors (name of a dimension -> [least, most or
-null]), sequences (``"kind": "sequence"``, ``items``) and optionals (``"kind": "optional"``,
-``value`` or null).
+null]), sequences (``"kind": "sequence"``, ``items``), optionals (``"kind": "optional"``, ``value``
+or null) and sequences of any length (``"kind": "list"``, ``dtype``; among outputs).
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ from typing import Any, NoReturn
 
 from uif_tvm.artifact.strictjson import MAX_INT, REGET, Fields, dumps, loads
 from uif_tvm.errors import ArtifactError
-from uif_tvm.signature import DimRange, OptionalSpec, SequenceSpec, Signature, Spec, TensorSpec
+from uif_tvm.signature import (
+    DimRange,
+    ListSpec,
+    OptionalSpec,
+    SequenceSpec,
+    Signature,
+    Spec,
+    TensorSpec,
+    leaves,
+)
 from uif_tvm.target.spec import Requirement
 
 SCHEMA = 2
@@ -270,7 +279,10 @@ def _versions(row: Fields) -> Versions:
 
 
 def _signature(row: Fields) -> Signature:
-    return Signature(row.objects("inputs", _spec), row.objects("outputs", _spec))
+    inputs = row.objects("inputs", _spec)
+    if any(isinstance(leaf, ListSpec) for leaf in leaves(inputs)):
+        row.refuse("an input is a list of any length, which only outputs can be")
+    return Signature(inputs, row.objects("outputs", _spec))
 
 
 def _spec(row: Fields) -> Spec:
@@ -279,15 +291,22 @@ def _spec(row: Fields) -> Spec:
         return SequenceSpec(row.text("name", empty=True), row.objects("items", _spec))
     if kind == "optional":
         return OptionalSpec(row.text("name", empty=True), row.maybe_object("value", _spec))
+    if kind == "list":
+        return ListSpec(row.text("name", empty=True), _dtype(row))
     if kind != "tensor":
         row.refuse(f"{kind!r:.80} is no kind of input or output")
     return _tensor(row)
 
 
-def _tensor(row: Fields) -> TensorSpec:
-    name, shape, dtype = row.text("name", empty=True), row.shape("shape"), row.text("dtype")
+def _dtype(row: Fields) -> str:
+    dtype = row.text("dtype")
     if not _DTYPE.fullmatch(dtype):
         row.refuse(f"{dtype!r:.80} is no dtype")
+    return dtype
+
+
+def _tensor(row: Fields) -> TensorSpec:
+    name, shape, dtype = row.text("name", empty=True), row.shape("shape"), _dtype(row)
     ranges = {}
     if "ranges" in row:
         ranges = row.mapping("ranges", _range)

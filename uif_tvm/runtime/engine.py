@@ -14,9 +14,9 @@ from uif_tvm.runtime.ffi import runtime
 from uif_tvm.runtime.inputs import bind
 from uif_tvm.runtime.stats import RunStats, process_peak_mb
 from uif_tvm.runtime.strings import STRINGS, RunStrings, Strings
-from uif_tvm.runtime.tensors import Array, aligned, numpy_dtype
+from uif_tvm.runtime.tensors import aligned, numpy_dtype
 from uif_tvm.runtime.vm import ThreadLocalVM
-from uif_tvm.signature import Spec, TensorSpec, pack, tensors
+from uif_tvm.signature import Leaf, ListSpec, Spec, TensorSpec, leaves, pack, tensors
 
 if TYPE_CHECKING:
     from uif_tvm.artifact import Artifact
@@ -46,7 +46,7 @@ class Engine:
         self._packed = self._vm.pack([self._vm.tensor(array) for array in self._weights])
         self._weight_addresses = {array.ctypes.data for array in self._weights}
         host_clock.forget(self._weight_addresses)
-        self._outputs = list(tensors(self._signature.outputs))
+        self._outputs = list(leaves(self._signature.outputs))
         self._strings = self._constant_strings()
         self._stats = RunStats()
         self._load_ms = (time.perf_counter() - start) * 1e3
@@ -118,12 +118,12 @@ class Engine:
             results = self._vm.call(arrays, self._packed, texts)
         except Exception as error:
             raise self._failure(error) from error
-        stored = self._owned(results, {array.ctypes.data for array in arrays})
-        leaves = [
-            from_stored(array, spec.dtype, texts)
-            for array, spec in zip(stored, self._outputs, strict=True)
+        taken = {array.ctypes.data for array in arrays}
+        values = [
+            self._value(result, leaf, texts, taken)
+            for result, leaf in zip(results, self._outputs, strict=True)
         ]
-        outputs = pack(self._signature.outputs, iter(leaves))
+        outputs = pack(self._signature.outputs, iter(values))
         self._stats.add(time.perf_counter() - start)
         return outputs
 
@@ -144,20 +144,24 @@ class Engine:
             hint="export the model again with an example like this input",
         )
 
-    def _owned(self, results: Any, taken: set[int]) -> list[Array]:
-        """The results, copied where their memory is an input's, a weight's or another output's.
+    def _value(self, result: Any, leaf: Leaf, texts: Strings, taken: set[int]) -> Any:
+        """One result as callers get it.
 
-        Models return such tensors as they are or reshaped; either way the address is the same.
+        It is copied where its memory is an input's, a weight's or another output's: models return
+        such tensors as they are or reshaped; either way the address is the same.
+
+        Args:
+            taken: addresses that belong to somebody; the result's is added.
         """
-        outputs = []
-        for result, spec in zip(results, self._outputs, strict=True):
-            array = self._vm.array(result, numpy_dtype(stored_dtype(spec.dtype)))
-            address = array.ctypes.data
-            if address in taken or address in self._weight_addresses:
-                array = array.copy()
-            taken.add(address)
-            outputs.append(array)
-        return outputs
+        if isinstance(leaf, ListSpec):
+            item = TensorSpec(leaf.name, (), leaf.dtype)
+            return [self._value(part, item, texts, taken) for part in result]
+        array = self._vm.array(result, numpy_dtype(stored_dtype(leaf.dtype)))
+        address = array.ctypes.data
+        if address in taken or address in self._weight_addresses:
+            array = array.copy()
+        taken.add(address)
+        return from_stored(array, leaf.dtype, texts)
 
     def get_stats(self) -> dict[str, Any]:
         """Counters since load. Times are in milliseconds, memory in MiB.

@@ -89,7 +89,15 @@ def corrected_ops() -> tuple[type, ...]:
                 results = _scan(self, list(inputs), context, options)
             return self._check_and_fix_outputs(tuple(results))
 
-    return Loop, Scan
+    class Optional(OpRun):  # type: ignore[misc]
+        """The value itself, or nothing; the evaluator's own puts it into a list."""
+
+        op_domain = ""
+
+        def _run(self, x: Any = None, type: Any = None) -> tuple[Any, ...]:  # noqa: A002
+            return (x,)
+
+    return Loop, Scan, Optional
 
 
 def _passed(options: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from uif_tvm.errors import InputError
 from uif_tvm.runtime.strings import TEXT, as_text
 from uif_tvm.runtime.tensors import Array, numpy_dtype, to_numpy
-from uif_tvm.signature import SequenceSpec, Signature, Spec, TensorSpec, tensors
+from uif_tvm.signature import OptionalSpec, SequenceSpec, Signature, Spec, TensorSpec, tensors
 
 
 def bind(signature: Signature, args: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
@@ -62,15 +62,16 @@ def _parts(value: Any, spec: Spec, where: str) -> Iterator[Array]:
             )
         for number, (part, item) in enumerate(zip(value, spec.items, strict=True)):
             yield from _parts(part, item, f"{where}, item {number}")
-    elif (value is None) != (spec.value is None):
-        raise InputError(
-            f"{where} is {'absent' if value is None else 'given'}, expected {spec}",
-            code="UIF-RUN-STRUCTURE",
-            hint="export the model again with an example that "
-            + ("leaves it out (None)" if value is None else "has it"),
-        )
-    elif spec.value is not None:
-        yield from _parts(value, spec.value, where)
+    elif isinstance(spec, OptionalSpec):
+        if (value is None) != (spec.value is None):
+            raise InputError(
+                f"{where} is {'absent' if value is None else 'given'}, expected {spec}",
+                code="UIF-RUN-STRUCTURE",
+                hint="export the model again with an example that "
+                + ("leaves it out (None)" if value is None else "has it"),
+            )
+        if spec.value is not None:
+            yield from _parts(value, spec.value, where)
 
 
 def _expected(specs: Sequence[Spec]) -> str:

@@ -18,14 +18,17 @@ from uif_tvm.frontends.onnx.values import (
     Absent,
     Array,
     Dynamic,
+    HostSequence,
     Known,
     SequenceValue,
     Symbolic,
+    UnknownShapeError,
     Value,
     shape_of,
 )
 from uif_tvm.runtime.elements import element_name, is_stored
-from uif_tvm.signature import OptionalSpec, SequenceSpec, Spec, TensorSpec
+from uif_tvm.runtime.host_ops import element_of
+from uif_tvm.signature import ListSpec, OptionalSpec, SequenceSpec, Spec, TensorSpec
 
 if TYPE_CHECKING:
     from tvm import relax
@@ -205,7 +208,7 @@ def output(
         kind: its declared ``TypeProto``; function bodies and old models may not declare any.
 
     Raises:
-        UnsupportedError: how many items a sequence has is settled at run time only.
+        UnsupportedError: even the rank of a tensor is settled at run time only.
     """
     if kind.HasField("optional_type"):
         if isinstance(value, Absent):
@@ -229,10 +232,15 @@ def output(
         expr, dtype = importer.constant(value.array), value.dtype
     elif isinstance(value, Dynamic):
         expr, dtype = value.expr, value.dtype
+    elif isinstance(value, HostSequence):
+        return ListSpec(name, element_of(value.type_proto)), [value.expr]
     else:
+        raise ImportModelError(f"output {name!r} has no value", code="UIF-IMPORT-OUTPUT", op=name)
+    try:
+        dims = tuple(dim if isinstance(dim, int) else str(dim) for dim in shape_of(expr))
+    except UnknownShapeError as error:
         raise UnsupportedError(
-            [UnsupportedOp("sequence output", 1, "its length is known at run time only", (name,))],
-            hint="let the model return the sequence's tensors, joined or one by one",
-        )
-    dims = tuple(dim if isinstance(dim, int) else str(dim) for dim in shape_of(expr))
+            [UnsupportedOp("tensor output", 1, str(error), (name,))],
+            hint="declare the output's rank in the model",
+        ) from error
     return TensorSpec(name, dims, dtype), [expr]

@@ -110,7 +110,7 @@ def _results(model: HostModel, declared: Sequence[Any]) -> list[_Result] | None:
         evaluator = evaluator_of(model.proto)
     except Exception:
         return None  # no implementation of one of the operators
-    types = _inferred(model.proto)
+    types = _inferred(model.proto) or _sequences(declared)
     for kind, hint in zip(types or (), declared, strict=False):
         _add_rank(kind, hint)
     open_rank = types is None or any(map(_lacks_rank, types))
@@ -160,6 +160,22 @@ def _inferred(proto: Any) -> list[Any] | None:
     types = [output.type for output in graph.output]
     known = all(kind.WhichOneof("value") and _element_code(kind) for kind in types)
     return types if known else None
+
+
+def _sequences(declared: Sequence[Any]) -> list[Any] | None:
+    """What the model declares, where that settles everything: sequences have no rank to be wrong
+    about."""
+    whole = all(
+        kind is not None and kind.HasField("sequence_type") and _element_code(kind)
+        for kind in declared
+    )
+    return [_copy(kind) for kind in declared] if whole and declared else None
+
+
+def _copy(kind: Any) -> Any:
+    made = type(kind)()
+    made.CopyFrom(kind)
+    return made
 
 
 def _element_code(kind: Any) -> int:

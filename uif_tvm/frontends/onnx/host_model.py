@@ -67,7 +67,7 @@ def build(
     Raises:
         NotRepresentableError: an operand that cannot be passed.
     """
-    from onnx import TensorProto, helper
+    from onnx import ValueInfoProto, helper
 
     copy = type(node)()
     copy.CopyFrom(node)
@@ -82,11 +82,8 @@ def build(
         interface.add(name, scope.lookup(name))
     for number, name in enumerate(copy.output):
         copy.output[number] = f"uif_result_{number}" if name else ""
-    results = [
-        helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None)
-        for name in copy.output
-        if name
-    ]
+    # Of no type at all: inference refuses to replace one kind of type by another.
+    results = [ValueInfoProto(name=name) for name in copy.output if name]
     graph = helper.make_graph([copy], "host", interface.declared, results, interface.held)
     called = any((domain_of(n.domain), n.op_type) in functions for n in nodes_below([copy]))
     proto = helper.make_model(graph, functions=list(functions.values()) if called else [])
