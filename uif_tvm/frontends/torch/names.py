@@ -20,13 +20,19 @@ def module_path(node: fx.Node) -> str:
     return path.removeprefix("L['self'].").split("@")[0]
 
 
+def frames(node: fx.Node) -> list[tuple[str, int]]:
+    """(file, line) of the calls that led to a node, outermost first, as far as they were kept."""
+    found = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return [(file, int(line)) for file, line in found]
+
+
 def source_location(node: fx.Node) -> str:
     """Submodule and source line of a node, as far as the exporter kept them."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    calls = frames(node)
     path = module_path(node)
-    if not frames:
+    if not calls:
         return path or node.name
-    file, line = frames[-1]
+    file, line = calls[-1]
     where = f"{file.rsplit('/', 1)[-1]}:{line}"
     return f"{path} ({where})" if path else where
 

@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -18,12 +18,11 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from uif_tvm.errors import ImportModelError, TrainModeWarning, UsageError
 from uif_tvm.frontends.torch.archive import load_archive
+from uif_tvm.frontends.torch.decompose import decompose, first_lines
 from uif_tvm.frontends.torch.inputs import as_arguments, check_dtypes, check_example, mixed_dtypes
 from uif_tvm.frontends.torch.quiet import quietly
-from uif_tvm.frontends.torch.registry import CONVERTERS, NO_OPS, op_name
+from uif_tvm.frontends.torch.specialise import export_for_values
 
-#: Decompositions may lead to operators that decompose again; this many rounds are enough.
-_ROUNDS = 6
 _PACKAGE = __name__.split(".")[0]
 #: How PyTorch's kernels complain of tensors of different dtypes.
 _DTYPE_TROUBLE = re.compile(r"dtype|[Tt]ype \(")
@@ -49,7 +48,7 @@ def export_program(model: Any, dummy_input: Any) -> ExportedProgram:
             hint="pass a torch.nn.Module, an ExportedProgram or the path of a .pt2 file",
         )
     check_dtypes(program)
-    return _decompose(program)
+    return decompose(program)
 
 
 def _fitting(program: ExportedProgram, dummy_input: Any) -> ExportedProgram:
@@ -70,6 +69,9 @@ def _export_module(module: torch.nn.Module, dummy_input: Any) -> ExportedProgram
         try:
             return torch.export.export(module, args, kwargs)
         except Exception as error:
+            if _depends_on_data(error):
+                with suppress(Exception):  # what stopped the first attempt tells the user more
+                    return export_for_values(module, args, kwargs)
             raise _export_error(module, args, kwargs, error) from error
 
 
@@ -95,7 +97,7 @@ def _export_error(
             "of torch.export, see its documentation"
         )
     return ImportModelError(
-        f"torch.export cannot export {type(module).__name__}: {_first_lines(error)}",
+        f"torch.export cannot export {type(module).__name__}: {first_lines(error)}",
         code="UIF-IMPORT-TORCH-EXPORT",
         hint=hint,
     )
@@ -162,44 +164,3 @@ def _evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for part, training in flags.items():
             part.training = training
-
-
-def _decompose(program: ExportedProgram) -> ExportedProgram:
-    table: dict[Any, Any] = {
-        op: function
-        for op, function in torch.export.default_decompositions().items()
-        if op_name(op) not in CONVERTERS
-    }
-    with quietly(), torch.no_grad():
-        try:
-            program = program.run_decompositions(table)
-            for _ in range(_ROUNDS):
-                extra = _further_decompositions(program)
-                if not extra:
-                    break
-                program = program.run_decompositions(extra)
-        except Exception as error:
-            raise ImportModelError(
-                f"PyTorch cannot decompose the program: {_first_lines(error)}",
-                code="UIF-IMPORT-TORCH-EXPORT",
-                hint="run model.run_decompositions() on the exported program to see the cause",
-            ) from error
-    return program
-
-
-def _further_decompositions(program: ExportedProgram) -> dict[Any, Any]:
-    """PyTorch's decompositions of the operators that no converter takes."""
-    found = {}
-    for node in program.graph.nodes:
-        name = op_name(node.target) if node.op == "call_function" else ""
-        if name.startswith(("aten.", "prims.")) and name not in CONVERTERS and name not in NO_OPS:
-            function = torch._decomp.decomposition_table.get(node.target)
-            if function is not None:
-                found[node.target] = function
-    return found
-
-
-def _first_lines(error: Exception, limit: int = 3) -> str:
-    """The start of an error message; PyTorch's can be pages long."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: " + " ".join(lines[:limit])
