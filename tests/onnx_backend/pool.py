@@ -100,6 +100,8 @@ class _Worker:
 
 def _loop(pipe: Connection, work: Work) -> None:
     if work is judge:
+        import tvm  # noqa: F401
+
         from tests.onnx_backend.cases import load_cases
 
         load_cases()

@@ -94,7 +94,7 @@ def corrected_ops() -> tuple[type, ...]:
 
         op_domain = ""
 
-        def _run(self, x: Any = None, type: Any = None) -> tuple[Any, ...]:  # noqa: A002
+        def _run(self, x: Any = None, type: Any = None) -> tuple[Any, ...]:
             return (x,)
 
     return Loop, Scan, Optional

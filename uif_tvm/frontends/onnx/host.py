@@ -122,7 +122,8 @@ def _results(model: HostModel, declared: Sequence[Any]) -> list[_Result] | None:
     results = []
     for place, (output, kind) in enumerate(zip(model.proto.graph.output, types, strict=True)):
         if kind.HasField("optional_type"):
-            return None
+            # Present whenever it is read; a run in which it is not ends in a typed error.
+            kind = kind.optional_type.elem_type
         output.type.CopyFrom(kind)
         have = sample[place] if isinstance(sample, list) else None
         result = _result(model, kind, have)
@@ -165,17 +166,14 @@ def _inferred(proto: Any) -> list[Any] | None:
 def _sequences(declared: Sequence[Any]) -> list[Any] | None:
     """What the model declares, where that settles everything: sequences have no rank to be wrong
     about."""
-    whole = all(
-        kind is not None and kind.HasField("sequence_type") and _element_code(kind)
-        for kind in declared
-    )
-    return [_copy(kind) for kind in declared] if whole and declared else None
-
-
-def _copy(kind: Any) -> Any:
-    made = type(kind)()
-    made.CopyFrom(kind)
-    return made
+    types = []
+    for kind in declared:
+        if kind is not None and kind.HasField("optional_type"):
+            kind = kind.optional_type.elem_type
+        if kind is None or not kind.HasField("sequence_type") or not _element_code(kind):
+            return None
+        types.append(type(kind).FromString(kind.SerializeToString()))
+    return types or None
 
 
 def _element_code(kind: Any) -> int:
