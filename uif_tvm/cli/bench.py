@@ -25,7 +25,9 @@ from uif_tvm.cli.tensors import (
     shape_option,
     synthesise,
 )
+from uif_tvm.cli.values import assembled
 from uif_tvm.errors import UsageError
+from uif_tvm.signature import tensors
 
 DEFAULT_SECONDS = 3.0
 
@@ -82,8 +84,9 @@ def command(
         start = time.perf_counter()
         engine = api.load(str(artifact), target=target, threads=threads)
         load_ms = (time.perf_counter() - start) * 1e3
-        made = synthesise(engine.inputs, complete_shapes(engine.inputs, concrete, given))
-        feed = {**made, **given}
+        specs = list(tensors(engine.inputs))
+        made = synthesise(specs, complete_shapes(specs, concrete, given))
+        feed = assembled(engine.inputs, {**made, **given})
         first_run_ms = measure.time_call(lambda: engine.run(feed))
         latency = measure.sample(
             lambda: engine.run(feed),

@@ -22,7 +22,9 @@ from uif_tvm.cli.tensors import (
     shape_option,
     synthesise,
 )
+from uif_tvm.cli.values import examples_of
 from uif_tvm.errors import UsageError
+from uif_tvm.signature import tensors
 
 
 @click.command("export")
@@ -189,11 +191,13 @@ def dummy_input(
         )
     from uif_tvm.cli.onnx_file import summarise
 
-    specs = summarise(model).signature.inputs
+    declared = list(tensors(summarise(model).signature.inputs))
     given = read_inputs(inputs)
-    concrete = complete_shapes(specs, example_shapes(specs, dynamic) | read_shapes(shapes), given)
-    made = synthesise(specs, concrete)
-    return {spec.name: given.get(spec.name, made.get(spec.name)) for spec in specs}
+    structured, rest = examples_of(declared, given)
+    specs = [spec for spec in declared if spec.name not in structured]
+    concrete = complete_shapes(specs, example_shapes(specs, dynamic) | read_shapes(shapes), rest)
+    made = synthesise(specs, concrete) | rest | structured
+    return {spec.name: made[spec.name] for spec in declared}
 
 
 def summary_lines(target: str, report: Mapping[str, Any]) -> list[str]:

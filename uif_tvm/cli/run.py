@@ -15,7 +15,9 @@ from uif_tvm.cli.output import (
     threads_option,
 )
 from uif_tvm.cli.tensors import input_option, listed, read_inputs, write_outputs
+from uif_tvm.cli.values import assembled, named_arrays
 from uif_tvm.errors import UsageError
+from uif_tvm.signature import tensors
 
 
 @click.command("run")
@@ -43,7 +45,7 @@ def command(
     """Run a .uif file on inputs from .npy or .npz files.
 
     Every input must be given; nothing is made up. NAME=@file.npz takes the entry NAME of the
-    archive, or its only one.
+    archive, or its only one. The items of a sequence x are called x[0], x[1] ...
     """
     arrays = read_inputs(inputs)
     from uif_tvm import api
@@ -51,10 +53,12 @@ def command(
     with PhaseProgress(f"run {artifact.name}", quiet=bool((ctx.obj or {}).get("quiet"))):
         engine = api.load(str(artifact), target=target, threads=threads)
         _check_names(engine, arrays)
-        results = engine.run(arrays)
-    names = [spec.name for spec in engine.outputs]
-    files = write_outputs(output_dir, names, results) if output_dir is not None else {}
-    rows = [_row(name, array, files.get(name)) for name, array in zip(names, results, strict=True)]
+        results = engine.run(assembled(engine.inputs, arrays))
+    outputs = dict(named_arrays(engine.outputs, results))
+    files = {}
+    if output_dir is not None:
+        files = write_outputs(output_dir, list(outputs), list(outputs.values()))
+    rows = [_row(name, array, files.get(name)) for name, array in outputs.items()]
     if as_json:
         emit_json(
             "run",
@@ -84,7 +88,7 @@ def command(
 
 def _check_names(engine: Any, arrays: dict[str, Any]) -> None:
     """Missing and unknown inputs, all in one message, in terms of the command line."""
-    specs = list(engine.inputs)
+    specs = list(tensors(engine.inputs))
     missing = [spec for spec in specs if spec.name not in arrays]
     unknown = [name for name in arrays if name not in {spec.name for spec in specs}]
     if not missing and not unknown:
@@ -106,14 +110,14 @@ def _row(name: str, array: Any, file: str | None) -> dict[str, Any]:
 
     body: dict[str, Any] = {
         "name": name,
-        "dtype": str(array.dtype),
+        "dtype": "string" if array.dtype.kind in "OU" else str(array.dtype),
         "shape": list(array.shape),
         "file": file,
         "min": None,
         "mean": None,
         "max": None,
     }
-    if array.size and array.dtype.kind not in "c":
+    if array.size and array.dtype.kind not in "cOU":
         wide = np.asarray(array, np.float64)
         body |= {"min": wide.min().item(), "mean": wide.mean().item(), "max": wide.max().item()}
     return body

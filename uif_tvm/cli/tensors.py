@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from uif_tvm.errors import ArtifactIOError, InputError, UsageError
-from uif_tvm.signature import TensorSpec
+from uif_tvm.signature import Spec, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -270,7 +270,7 @@ def _example(spec: TensorSpec) -> str:
     return ",".join(str(d) if isinstance(d, int) else "1" for d in spec.shape)
 
 
-def listed(specs: Sequence[TensorSpec]) -> str:
+def listed(specs: Sequence[Spec]) -> str:
     """Signatures in one line."""
     return "; ".join(map(str, specs)) or "none"
 
@@ -278,7 +278,8 @@ def listed(specs: Sequence[TensorSpec]) -> str:
 def synthesise(
     specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]], seed: int = 0
 ) -> dict[str, Array]:
-    """Made-up inputs: floats from N(0, 1), integers 0 or 1, booleans true, the same per ``seed``.
+    """Made-up inputs: floats from N(0, 1), integers 0 or 1, booleans true, texts ``a``, the same
+    per ``seed``.
 
     Integers stay below 2 as they are mostly indices, of which nothing tells the range.
     """
@@ -288,6 +289,9 @@ def synthesise(
     made: dict[str, Array] = {}
     for spec in specs:
         if spec.name not in shapes:
+            continue
+        if spec.dtype == "string":
+            made[spec.name] = np.full(shapes[spec.name], "a")
             continue
         dtype = numpy_dtype(spec)
         shape = shapes[spec.name]
@@ -376,6 +380,8 @@ def _write_npy(path: Path, array: Array) -> None:
     plain = array
     if array.dtype.kind == "V":  # bfloat16 and its like: np.load would not know them
         plain = array.astype(np.float32)
+    elif array.dtype.kind == "O":  # texts: np.load takes them without unpickling in this form
+        plain = array.astype(np.str_)
     buffer = io.BytesIO()
     np.save(buffer, np.ascontiguousarray(plain) if plain.ndim else plain, allow_pickle=False)
     _replace(path, buffer.getvalue())
