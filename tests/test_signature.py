@@ -7,13 +7,31 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uif_tvm.signature import DimRange, Signature, TensorSpec
+from uif_tvm.signature import (
+    DimRange,
+    ListSpec,
+    OptionalSpec,
+    SequenceSpec,
+    Signature,
+    TensorSpec,
+    leaves,
+    pack,
+    tensors,
+)
 
-specs = st.builds(
+tensor_specs = st.builds(
     TensorSpec,
     st.text(),
     st.lists(st.integers(0, 1 << 40) | st.text(min_size=1), max_size=5).map(tuple),
     st.sampled_from(["float32", "int64", "bool", "bfloat16"]),
+)
+specs = st.recursive(
+    tensor_specs | st.builds(ListSpec, st.text(), st.sampled_from(["float32", "string"])),
+    lambda inner: (
+        st.builds(SequenceSpec, st.text(), st.lists(inner, max_size=3).map(tuple))
+        | st.builds(OptionalSpec, st.text(), st.none() | inner)
+    ),
+    max_leaves=5,
 )
 several = st.lists(specs, max_size=3).map(tuple)
 
@@ -38,3 +56,30 @@ def test_ranges_round_trip_and_hold():
     assert [extent in limited for extent in (1, 2, 8, 9)] == [False, True, True, False]
     assert 0 in open_ended
     assert 10**9 in open_ended
+
+
+X, Y = TensorSpec("x", (2,), "float32"), TensorSpec("y", (), "string")
+NESTED = SequenceSpec("s", (X, OptionalSpec("o", None), OptionalSpec("p", SequenceSpec("", (Y,)))))
+
+
+def test_text_of_structures():
+    assert str(NESTED) == (
+        "s: sequence(float32[2], optional(nothing), optional(sequence(string[])))"
+    )
+    assert str(ListSpec("l", "int64")) == "l: sequence(int64 ...)"
+
+
+def test_leaves_and_values():
+    specs = (NESTED, Y, OptionalSpec("q", ListSpec("l", "int64")))
+    assert list(leaves(specs)) == [X, Y, Y, ListSpec("l", "int64")]
+    assert list(tensors(specs)) == [X, Y, Y]
+    assert pack(specs, iter([1, 2, 3, [4, 5]])) == [[1, None, [2]], 3, [4, 5]]
+
+
+@given(several)
+def test_packing_takes_every_leaf(specs):
+    values = list(range(len(list(leaves(specs)))))
+    rest = iter(values)
+    packed = pack(specs, rest)
+    assert len(packed) == len(specs)
+    assert list(rest) == []

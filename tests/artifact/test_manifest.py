@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from uif_tvm.artifact.manifest import SCHEMA, WEIGHTS, Manifest, Member, Section, Versions
 from uif_tvm.errors import ArtifactError
-from uif_tvm.signature import DimRange, Signature, TensorSpec
+from uif_tvm.signature import (
+    DimRange,
+    ListSpec,
+    OptionalSpec,
+    SequenceSpec,
+    Signature,
+    TensorSpec,
+)
 from uif_tvm.target.spec import Requirement
 
 TEXT = st.text(max_size=6)
@@ -31,11 +38,22 @@ def tensor_specs(draw: st.DrawFn) -> TensorSpec:
     return TensorSpec(draw(TEXT), shape, dtype, tuple(ranges))
 
 
-SPECS = tensor_specs()
+def nested(leaf: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        leaf,
+        lambda inner: (
+            st.builds(SequenceSpec, TEXT, st.lists(inner, max_size=2).map(tuple))
+            | st.builds(OptionalSpec, TEXT, st.none() | inner)
+        ),
+        max_leaves=3,
+    )
+
+
+LISTS = st.builds(ListSpec, TEXT, st.sampled_from(["float32", "string"]))
 SIGNATURES = st.builds(
     Signature,
-    st.lists(SPECS, max_size=3, unique_by=lambda spec: spec.name).map(tuple),
-    st.lists(SPECS, max_size=3).map(tuple),
+    st.lists(nested(tensor_specs()), max_size=3, unique_by=lambda spec: spec.name).map(tuple),
+    st.lists(nested(tensor_specs() | LISTS), max_size=3).map(tuple),
 )
 VERSIONS = st.builds(Versions, WORD, TEXT, TEXT, TEXT)
 REQUIREMENTS = st.builds(
@@ -306,3 +324,30 @@ def test_ranges_must_fit_the_shape(ranges: Any) -> None:
     spec["ranges"] = ranges
     with pytest.raises(ArtifactError):
         Manifest.from_bytes(json.dumps(document).encode())
+
+
+TENSOR = {"name": "x", "shape": [], "dtype": "bool"}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "x", "kind": "map", "dtype": "bool"},
+        {"name": "x", "kind": "sequence", "items": TENSOR},
+        {"name": "x", "kind": "sequence", "items": [None]},
+        {"name": "x", "kind": "sequence"},
+        {"name": "x", "kind": "optional", "value": [TENSOR]},
+        {"name": "x", "kind": "optional"},
+        {"name": "x", "kind": "list", "dtype": "?"},
+        {"name": "x", "kind": "tensor", "dtype": "bool", "shape": [], "items": []},
+    ],
+    ids=str,
+)
+def test_odd_kinds_of_outputs(entry: dict[str, Any]) -> None:
+    refused(edited(signature__outputs=[entry]))
+
+
+def test_lists_of_any_length_do_not_enter_a_model() -> None:
+    entry = {"name": "x", "kind": "list", "dtype": "bool"}
+    assert "only outputs" in refused(edited(signature__inputs=[entry])).message
+    Manifest.from_bytes(json.dumps(edited(signature__outputs=[entry])).encode())
