@@ -55,7 +55,11 @@ class TensorSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the manifest; ``ranges`` (name -> [min, max]) only where there are any."""
-        data = {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
+        data: dict[str, Any] = {
+            "name": self.name,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+        }
         if self.ranges:
             data["ranges"] = {dim.name: [dim.minimum, dim.maximum] for dim in self.ranges}
         return data
@@ -183,6 +187,20 @@ def pack(specs: Iterable[Spec], values: Iterator[Any]) -> list[Any]:
         return None if spec.value is None else one(spec.value)
 
     return [one(spec) for spec in specs]
+
+
+def named_leaves(specs: Iterable[Spec], values: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """(name, tensor) of each tensor that ``values`` of ``specs`` consist of, in order."""
+    for spec, value in zip(specs, values, strict=True):
+        if isinstance(spec, SequenceSpec):
+            yield from named_leaves(spec.items, value)
+        elif isinstance(spec, OptionalSpec):
+            if spec.value is not None:
+                yield from named_leaves([spec.value], [value])
+        elif isinstance(spec, ListSpec):
+            yield from ((f"{spec.name}[{place}]", item) for place, item in enumerate(value))
+        else:
+            yield spec.name, value
 
 
 @dataclass(frozen=True)

@@ -78,3 +78,10 @@ def test_texts(tmp_path):
     assert done.exit_code == 0, done.output
     assert "string" in done.stdout
     assert np.load(tmp_path / "y.npy").tolist() == ["a", "ü", ""]
+
+
+def test_verification_follows_the_structure(sequences):
+    given = [f"--input=xs[{i}]=@{sequences / name}.npy" for i, name in enumerate("ab")]
+    done = invoke("export", sequences / "s.onnx", "-o", sequences / "s.uif", "--verify", *given)
+    assert done.exit_code == 0, done.output
+    assert "outputs agree on the example inputs" in done.stdout

@@ -65,6 +65,13 @@ _SHORT_REASON = 160
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write a page with everything.")  # fmt: skip
+@click.option(
+    "--import",
+    "imports",
+    multiple=True,
+    metavar="MODULE",
+    help="A module that registers operators; repeatable.",
+)
 @json_option
 @click.pass_context
 def command(
@@ -82,6 +89,7 @@ def command(
     fail_on: str | None,
     top: int,
     html: Path | None,
+    imports: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Say what of models runs on a target, by trying it.
@@ -106,6 +114,7 @@ def command(
             jobs=jobs,
             time_limit=time_limit,
             reproducers=None if no_reproducers else str(reproducers or REPRODUCERS),
+            imports=imports,
             progress=progress,
         )
     _add_unread(report, unread)

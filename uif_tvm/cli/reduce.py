@@ -54,6 +54,13 @@ from uif_tvm.cli.tensors import input_option, shape_option
     metavar="SECONDS",
     help="For everything; the smallest model so far is kept.",
 )
+@click.option(
+    "--import",
+    "imports",
+    multiple=True,
+    metavar="MODULE",
+    help="A module that registers operators; repeatable.",
+)
 @json_option
 @click.pass_context
 def command(
@@ -67,6 +74,7 @@ def command(
     level: int,
     time_limit: float,
     budget: float | None,
+    imports: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Shrink a failing ONNX model to the smallest one that still fails.
@@ -97,6 +105,7 @@ def command(
             optimize_level=level,
             time_limit=time_limit,
             budget=budget,
+            imports=imports,
             progress=progress,
         )
     if as_json:

@@ -15,9 +15,9 @@ from uif_tvm.cli.output import (
     threads_option,
 )
 from uif_tvm.cli.tensors import input_option, listed, read_inputs, write_outputs
-from uif_tvm.cli.values import assembled, named_arrays
+from uif_tvm.cli.values import assembled
 from uif_tvm.errors import UsageError
-from uif_tvm.signature import tensors
+from uif_tvm.signature import named_leaves, tensors
 
 
 @click.command("run")
@@ -54,7 +54,7 @@ def command(
         engine = api.load(str(artifact), target=target, threads=threads)
         _check_names(engine, arrays)
         results = engine.run(assembled(engine.inputs, arrays))
-    outputs = dict(named_arrays(engine.outputs, results))
+    outputs = dict(named_leaves(engine.outputs, results))
     files = {}
     if output_dir is not None:
         files = write_outputs(output_dir, list(outputs), list(outputs.values()))

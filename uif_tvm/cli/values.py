@@ -6,11 +6,11 @@ The items of a sequence ``x`` are called ``x[0]``, ``x[1]`` ... wherever an arra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from uif_tvm.errors import UsageError
-from uif_tvm.signature import ListSpec, OptionalSpec, SequenceSpec, Spec, TensorSpec, pack, tensors
+from uif_tvm.signature import Spec, TensorSpec, pack, tensors
 
 if TYPE_CHECKING:
     from uif_tvm.cli.tensors import Array
@@ -20,20 +20,6 @@ def assembled(specs: Sequence[Spec], arrays: Mapping[str, Array]) -> dict[str, A
     """What ``Engine.run`` takes, from an array for each tensor of the inputs."""
     leaves = iter([arrays[spec.name] for spec in tensors(specs)])
     return dict(zip((spec.name for spec in specs), pack(specs, leaves), strict=True))
-
-
-def named_arrays(specs: Sequence[Spec], values: Sequence[Any]) -> Iterator[tuple[str, Array]]:
-    """(name, array) of each tensor that ``values`` of ``specs`` consist of."""
-    for spec, value in zip(specs, values, strict=True):
-        if isinstance(spec, SequenceSpec):
-            yield from named_arrays(spec.items, value)
-        elif isinstance(spec, OptionalSpec):
-            if spec.value is not None:
-                yield from named_arrays([spec.value], [value])
-        elif isinstance(spec, ListSpec):
-            yield from ((f"{spec.name}[{place}]", item) for place, item in enumerate(value))
-        else:
-            yield spec.name, value
 
 
 def examples_of(

@@ -42,9 +42,9 @@ def _work(node: Call) -> tuple[float, float, str]:
             return cost.flops, cost.bytes, results[0].dtype if results else "float32"
     except UifError:
         pass  # a form that the spec does not describe: what it moves is still known
-    operands = [field for arg in node.args for field in _fields(arg)]
-    types = [item for operand in operands for item in _tensor_types(operand)]
-    moved = sum(nbytes(item) for item in (*types, *results))
+    given = [field for arg in node.args for field in _fields(arg)]
+    read_types = [item for operand in given for item in _tensor_types(operand)]
+    moved = float(sum(nbytes(item) for item in (*read_types, *results)))
     return 0.0, moved, results[0].dtype if results else "float32"
 
 

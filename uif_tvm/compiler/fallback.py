@@ -178,7 +178,7 @@ def rewrite(mod: tvm.IRModule, ways: Mapping[relax.Var, str], ask: Ask) -> tvm.I
 
     @mutator
     class Rewrite(PyExprMutator):  # type: ignore[misc]
-        bound: relax.Var | None = None
+        bound: Any = None
 
         def visit_var_binding_(self, binding: relax.VarBinding) -> None:
             self.bound = binding.var

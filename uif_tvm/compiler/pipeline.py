@@ -38,6 +38,7 @@ def phases() -> tuple[Phase, ...]:
         lift_weights,
         pack_matmul,
         safe_indexing,
+        standard_kernels,
         view_reshape,
     )
 
@@ -53,7 +54,15 @@ def phases() -> tuple[Phase, ...]:
                 (2, hoist_reshape.PASS),
             ),
         ),
-        Phase("layout", ((2, block_layout.PASS), (2, pack_matmul.PASS), (2, dead_code.PASS))),
+        Phase(
+            "layout",
+            (
+                (2, standard_kernels.PASS),
+                (2, block_layout.PASS),
+                (2, pack_matmul.PASS),
+                (2, dead_code.PASS),
+            ),
+        ),
         Phase("kernels", ((0, legalize.PASS), (2, fuse_kernels.PASS), (1, view_reshape.PASS))),
         Phase("weights", ((0, lift_weights.PASS),)),
     )

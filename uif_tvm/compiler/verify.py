@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,9 @@ import numpy as np
 
 from uif_tvm.compiler.report import ReportBuilder
 from uif_tvm.errors import CompileError
+from uif_tvm.runtime.strings import TEXT
 from uif_tvm.runtime.tensors import Array, aligned_empty, numpy_dtype
+from uif_tvm.signature import named_leaves, pack, tensors
 
 if TYPE_CHECKING:
     from uif_tvm.artifact import TargetPayload
@@ -45,14 +47,16 @@ def verify_levels(
     """
     plain = replace(context, level=0, report=ReportBuilder(), verify=False, save_temps=None)
     # At level 0 itself nothing is left to compare with; running it twice shows that it runs.
-    arrays = inputs if inputs is not None else synthesise(imported.signature.inputs)
+    arrays = inputs if inputs is not None else synthesise(tensors(imported.signature.inputs))
     want = _run(imported, baseline(imported, plain), arrays)
     have = _run(imported, built, arrays)
-    for spec, left, right in zip(imported.signature.outputs, have, want, strict=True):
+    outputs = imported.signature.outputs
+    pairs = zip(named_leaves(outputs, have), named_leaves(outputs, want), strict=True)
+    for (name, left), (_, right) in pairs:
         wrong = departure(left, right)
         if wrong:
             raise CompileError(
-                f"output {spec.name!r} at level {context.level} departs from level 0: {wrong}",
+                f"output {name!r} at level {context.level} departs from level 0: {wrong}",
                 code="UIF-COMPILE-VERIFY",
                 target=context.target.id,
                 hint="export with a lower optimize_level; disable_passes= finds the pass",
@@ -82,15 +86,20 @@ def departure(have: Array, want: Array) -> str | None:
     return f"{int((~close).sum())} of {want.size} values, largest difference {worst}"
 
 
-def synthesise(specs: tuple[TensorSpec, ...], seed: int = 0) -> list[Array]:
-    """Seeded random arrays for ``specs``: normal floats, zeros for everything else.
+def synthesise(specs: Iterable[TensorSpec], seed: int = 0) -> list[Array]:
+    """Seeded random arrays for ``specs``: normal floats, zeros for everything else, texts empty.
 
     Integer inputs are mostly indices, and zero is the only one that is valid for every tensor.
+    Symbolic extents are the smallest that their ranges allow.
     """
     rng = np.random.default_rng(seed)
     arrays = []
     for spec in specs:
-        shape = tuple(extent if isinstance(extent, int) else 1 for extent in spec.shape)
+        least = {dim.name: dim.minimum for dim in spec.ranges}
+        shape = tuple(n if isinstance(n, int) else least.get(n, 1) for n in spec.shape)
+        if spec.dtype == TEXT:
+            arrays.append(np.full(shape, "", object))
+            continue
         array = aligned_empty(shape, numpy_dtype(spec.dtype))
         array[...] = rng.standard_normal(shape) if "float" in spec.dtype else 0
         arrays.append(array)
@@ -104,4 +113,6 @@ def _run(imported: ImportedModel, payload: TargetPayload, arrays: list[Array]) -
     with TemporaryDirectory(prefix="uif-verify-") as folder:
         path = f"{folder}/m.uif"
         write_artifact(path, model="verify", signature=imported.signature, targets=[payload])
-        return Engine(open_artifact(path), payload.target, None).run(*arrays)
+        return Engine(open_artifact(path), payload.target, None).run(
+            *pack(imported.signature.inputs, iter(arrays))
+        )

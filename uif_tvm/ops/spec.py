@@ -105,12 +105,12 @@ class Case:
 
     Args:
         name: what is special, e.g. ``nan``, ``zero-size``, ``negative-axis``.
-        inputs: one array per operand, ``None`` for optional ones left out.
+        inputs: one array (or NumPy scalar) per operand, ``None`` for optional ones left out.
         attrs: attributes that differ from the defaults.
     """
 
     name: str
-    inputs: tuple[Array | None, ...]
+    inputs: tuple[Any, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -183,7 +183,8 @@ class OpSpec:
             raise self._broken("a variadic operator needs an operand")
         if self.infer is None and self.relax is None and not self.data_dependent:
             raise self._broken("infer is needed where Relax does not have the operator")
-        names = [item.name for item in (*self.operands, *self.attributes)]
+        names = [operand.name for operand in self.operands]
+        names += [attribute.name for attribute in self.attributes]
         if len(set(names)) != len(names):
             raise self._broken(f"operands and attributes share names: {', '.join(names)}")
 
