@@ -64,7 +64,7 @@ def reduce_rows(
             position[axes[0]] = k
         rest = iter(row)
         index = [position[at] if at in position else next(rest) for at in range(len(x.shape))]
-        value = x[tuple(index)].asobject() if index else x().asobject()
+        value = x(*index)
         return value.astype(wide) if before is None else before(value.astype(wide))
 
     total: te.Tensor | None = None
@@ -79,7 +79,7 @@ def reduce_rows(
         if keepdims:
             row = tuple(position for at, position in enumerate(index) if at not in axes)
         if total is not None:
-            value = total[row].asobject() if row else total().asobject()
+            value = total(*row)
         elif axes:
             value = tirx.const(float("nan"), wide) if mean else reducer.identity(wide)
         else:
@@ -99,9 +99,7 @@ def variance(x: te.Tensor, axes: Sequence[int], keepdims: bool, root: bool = Fal
 
     def squared(*index: Any) -> Any:
         centre = mean[tuple(i if k is None else k for i, k in zip(index, kept, strict=True))]
-        return (x[index].asobject().astype(wide) - centre) * (
-            x[index].asobject().astype(wide) - centre
-        )
+        return (x(*index).astype(wide) - centre) * (x(*index).astype(wide) - centre)
 
     squares = te.compute(x.shape, squared, name="squared")
     after = tirx.sqrt if root else None
@@ -114,31 +112,29 @@ def log_sum_exp(x: te.Tensor, axes: Sequence[int], keepdims: bool) -> te.Tensor:
 
     dtype = str(x.dtype)
     wide = accumulator(dtype) if "float" in dtype else "float64"
-    x = _cast(x, wide)
     if not axes:
-        return _cast(x, dtype)
+        return te.compute(x.shape, lambda *i: x(*i), name="log_sum_exp")
+    x = _cast(x, wide)
     peak = reduce_rows(x, axes, True, PEAK)
     largest = tirx.max_value(wide)
     # Infinite maxima count as 0: inf - inf would make NaN of a row of infinities.
     base = te.compute(
         peak.shape,
-        lambda *i: tirx.Select(
-            tirx.abs(peak[i].asobject()) <= largest, peak[i].asobject(), tirx.const(0, wide)
-        ),
+        lambda *i: tirx.Select(tirx.abs(peak(*i)) <= largest, peak(*i), tirx.const(0, wide)),
         name="base",
     )
     kept = [0 if at in axes else None for at in range(len(x.shape))]
 
     def power(*index: Any) -> Any:
         row = tuple(i if k is None else k for i, k in zip(index, kept, strict=True))
-        return tirx.exp(x[index].asobject() - base[row])
+        return tirx.exp(x(*index) - base[row])
 
     total = reduce_rows(te.compute(x.shape, power, name="power"), axes, keepdims, SUM)
 
     def result(*index: Any) -> Any:
         rest = iter(index)
         row = tuple(next(rest) if k is None or keepdims else 0 for k in kept)
-        summed = total[index].asobject() if index else total().asobject()
+        summed = total(*index)
         return (tirx.log(summed) + base[row]).astype(dtype)
 
     return te.compute(total.shape, result, name="log_sum_exp")
@@ -149,9 +145,7 @@ def _cast(x: te.Tensor, dtype: str) -> te.Tensor:
 
     if str(x.dtype) == dtype:
         return x
-    return te.compute(
-        x.shape, lambda *i: (x[i] if i else x()).asobject().astype(dtype), name="cast"
-    )
+    return te.compute(x.shape, lambda *i: x(*i).astype(dtype), name="cast")
 
 
 def _static_product(extents: Sequence[Any]) -> Any:
@@ -167,9 +161,9 @@ def truth(x: te.Tensor, axes: Sequence[int], keepdims: bool, every: bool) -> te.
     from tvm import tirx
 
     if every:
-        reducer = Reducer(tirx.And, lambda _: tirx.const(True, "bool"))
+        reducer = Reducer(lambda a, b: tirx.And(a, b), lambda _: tirx.const(True, "bool"))
     else:
-        reducer = Reducer(tirx.Or, lambda _: tirx.const(False, "bool"))
+        reducer = Reducer(lambda a, b: tirx.Or(a, b), lambda _: tirx.const(False, "bool"))
     return reduce_rows(x, axes, keepdims, reducer)
 
 

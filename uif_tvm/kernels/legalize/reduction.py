@@ -65,7 +65,7 @@ def _extreme(larger: bool) -> Callable[[Any, list[int], bool], Any]:
         if "float" not in str(x.dtype):
             limit = tirx.min_value if larger else tirx.max_value
             pick = tirx.max if larger else tirx.min
-            reducer = norm.Reducer(pick, limit)
+            reducer = norm.Reducer(lambda a, b: pick(a, b), lambda dtype: limit(dtype))
         return reduce.reduce_rows(x, axes, keepdims, reducer)
 
     return build
