@@ -6,6 +6,7 @@ once. One that dies or runs over the time limit is replaced; what it was doing i
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import select
@@ -21,6 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import IO, Any, Literal
+
+from uif_tvm.errors import UsageError
 
 #: Seconds a fresh worker may take to import what it needs, on a busy machine.
 START_SECONDS = 120.0
@@ -45,15 +48,20 @@ class Outcome:
 
 
 class Pool:
-    """Up to ``jobs`` workers, started as they are needed. Use it as a context manager."""
+    """Up to ``jobs`` workers, started as they are needed. Use it as a context manager.
 
-    def __init__(self, jobs: int) -> None:
+    Args:
+        jobs: workers.
+        imports: modules that each imports first, as those that register operators.
+    """
+
+    def __init__(self, jobs: int, imports: Sequence[str] = ()) -> None:
         self.jobs = jobs
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
         self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="uif-task")
         self._all: list[_Worker] = []
         for _ in range(jobs):
-            worker = _Worker()
+            worker = _Worker(imports)
             self._all.append(worker)
             self._idle.put(worker)
 
@@ -94,7 +102,8 @@ class Pool:
 class _Worker:
     """One process and the pipes to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, imports: Sequence[str]) -> None:
+        self._imports = imports
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] | None = None
         self._lock = threading.Lock()
@@ -144,7 +153,7 @@ class _Worker:
                 ("OMP_NUM_THREADS", "TVM_NUM_THREADS", "MKL_NUM_THREADS"), str(WORKER_THREADS)
             )
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "uif_tvm.selection.worker"],
+                [sys.executable, "-m", "uif_tvm.selection.worker", *self._imports],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -205,3 +214,22 @@ def _read_line(pipe: IO[bytes], seconds: float) -> bytes | None:
         parts.append(part)
         if part.endswith(b"\n"):
             return b"".join(parts)
+
+
+def check_imports(modules: Sequence[str]) -> None:
+    """Refuse modules that workers could not import.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    for module in modules:
+        try:
+            found = importlib.util.find_spec(module)
+        except (ImportError, ValueError):
+            found = None
+        if found is None:
+            raise UsageError(
+                f"there is no module {module!r} to import",
+                code="UIF-USAGE-IMPORT",
+                hint="name it as Python does (package.module), and put its folder on PYTHONPATH",
+            )

@@ -16,10 +16,12 @@ from typing import Any
 
 
 def main() -> int:
-    """Serve until stdin ends."""
+    """Serve until stdin ends; arguments are modules to import first."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     answers.write(json.dumps({"ready": os.getpid()}) + "\n")
     for line in sys.stdin:
         request = json.loads(line)

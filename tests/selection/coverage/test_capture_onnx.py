@@ -1,4 +1,4 @@
-"""Which instances a model consists of: counts, calls, roles, what is settled, what is not reached."""
+"""Which instances a model consists of: counts, calls, roles, what is settled or not reached."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from uif_tvm.selection.coverage.instance import OpInstance
 from uif_tvm.selection.coverage.report import CoverageReport, ModelCoverage, Result, Use
 from uif_tvm.selection.coverage.reproduce import write_reproducer
 from uif_tvm.selection.coverage.walk import NOT_TAKEN
-from uif_tvm.selection.isolation import WORKER_THREADS, Outcome, Pool
+from uif_tvm.selection.isolation import WORKER_THREADS, Outcome, Pool, check_imports
 
 if TYPE_CHECKING:
     from uif_tvm.target.spec import TargetSpec
@@ -50,6 +50,7 @@ def coverage(
     jobs: int | None = None,
     time_limit: float = TIME_LIMIT,
     reproducers: str | os.PathLike[str] | None = REPRODUCERS,
+    imports: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> CoverageReport:
     """Compile and run every distinct operator instance of ``models`` on ``target``.
@@ -67,6 +68,8 @@ def coverage(
         time_limit: seconds for one instance, compiling included.
         reproducers: folder that receives a reproducer of each instance that is not supported or
             fails; made when there is one. ``None`` writes none.
+        imports: modules that register operators (``uif.register_op``); instances are tried in
+            processes of their own, which know only what is installed.
         progress: called with (phase, done, total).
 
     Raises:
@@ -76,12 +79,13 @@ def coverage(
     start = time.monotonic()
     tell = progress or (lambda phase, done, total: None)
     given = list(models) if isinstance(models, (list, tuple)) else [models]
+    check_imports(imports)
     spec = _check(given, target, against, optimize_level, jobs, time_limit)
     feeds = _feeds_per_model(inputs, len(given))
     report = CoverageReport(target, optimize_level, WORKER_THREADS, against=tuple(against))
     with (
         tempfile.TemporaryDirectory(prefix="uif-coverage-") as scratch,
-        Pool(jobs or min(_MOST_JOBS, len(os.sched_getaffinity(0)))) as pool,
+        Pool(jobs or min(_MOST_JOBS, len(os.sched_getaffinity(0))), imports) as pool,
     ):
         run = _Run(pool, Path(scratch), report, spec, time_limit, tell)
         for index, (model, arrays) in enumerate(zip(given, feeds, strict=True)):

@@ -64,18 +64,16 @@ def smaller(proto: Any, feeds: Feeds) -> Iterator[Proposal]:
         for cut in dict.fromkeys((1, 2, size // 2)):
             if not 0 < cut < size:
                 continue
-            for shapes_too in (True, False):
-                less = {name: _cut(array, size, cut) for name, array in weights.items()}
-                if shapes_too:
-                    less = {name: _reshaped(array, size, cut) for name, array in less.items()}
+            cut_only = {name: _cut(array, size, cut) for name, array in weights.items()}
+            shaped = {name: _reshaped(array, size, cut) for name, array in cut_only.items()}
+            given = {name: _cut(array, size, cut) for name, array in feeds.items()}
+            same = all(shaped[name] is cut_only[name] for name in shaped)
+            for less in (shaped,) if same else (shaped, cut_only):
                 copy = _copy(proto)
                 for item in copy.graph.initializer:
                     item.CopyFrom(tensor(less[item.name], item.name))
-                given = {name: _cut(array, size, cut) for name, array in feeds.items()}
                 _redeclare(copy, given)
                 yield f"size {size} -> {cut}", copy, given
-                if all(less[name] is weights[name] for name in less):
-                    break  # no constant changed: both variants are one
 
 
 def _cut(array: Array, size: int, cut: int) -> Array:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from uif_tvm.errors import UsageError
-from uif_tvm.selection.isolation import Pool
+from uif_tvm.selection.isolation import Pool, check_imports
 from uif_tvm.selection.reduction.checks import Answer, make_check
 from uif_tvm.selection.reduction.search import OutOfTime, Progress, ReduceResult, Search
 
@@ -28,6 +28,7 @@ def reduce(
     optimize_level: int = 2,
     time_limit: float = TIME_LIMIT,
     budget: float | None = None,
+    imports: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> ReduceResult:
     """Shrink ``model`` to the smallest one for which ``check`` still says that the fault is there.
@@ -45,6 +46,7 @@ def reduce(
         target, optimize_level: for the built-in checks.
         time_limit: seconds for one check.
         budget: seconds for everything; the smallest model so far is the result then.
+        imports: modules that register operators, for the built-in checks.
         progress: called with (phase, nodes left, nodes of the whole).
 
     Raises:
@@ -56,9 +58,10 @@ def reduce(
 
     start = time.monotonic()
     get_target(target)
+    check_imports(imports)
     path = Path(output_path)
     _check_arguments(model, path, time_limit, budget)
-    with tempfile.TemporaryDirectory(prefix="uif-reduce-") as scratch, Pool(1) as pool:
+    with tempfile.TemporaryDirectory(prefix="uif-reduce-") as scratch, Pool(1, imports) as pool:
         ask = (
             _FunctionCheck(check)
             if callable(check)
