@@ -130,11 +130,21 @@ def _read_strided_slice(spec: Any, call: Any, found: dict[str, Any]) -> Any:
     return spec, [call.args[0]], spec.resolve(attrs)
 
 
+def _read_full(spec: Any, call: Any, found: dict[str, Any]) -> Any:
+    shape = dims(call.args[0])
+    if shape is None or str(call.ty.dtype) != str(call.args[1].ty.dtype):
+        return None
+    return spec, [call.args[1]], spec.resolve({"shape": shape})
+
+
 MAKERS: dict[str, Any] = {
     "relax.broadcast_to": _broadcast_to,
     "relax.clip": _clip,
     "relax.concat": _listed(relax.op.concat),
     "relax.einsum": lambda operands, attrs: relax.op.einsum(list(operands), attrs["subscripts"]),
+    "relax.full": lambda operands, attrs: relax.op.full(
+        relax.ShapeExpr(list(attrs["shape"])), operands[0], str(operands[0].ty.dtype)
+    ),
     "relax.reshape": _reshape,
     "relax.split": _split,
     "relax.stack": _listed(relax.op.stack),
@@ -144,6 +154,7 @@ READERS: dict[str, Any] = {
     "relax.broadcast_to": _read_shaped,
     "relax.clip": _read_clip,
     "relax.concat": _read_listed,
+    "relax.full": _read_full,
     "relax.reshape": _read_shaped,
     "relax.stack": _read_listed,
     "relax.strided_slice": _read_strided_slice,

@@ -14,6 +14,8 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from uif_tvm.kernels import arithmetic
+
 
 def wrap(index: Any, size: Any) -> tirx.Expr:
     """Count a negative position from the end."""
@@ -134,16 +136,9 @@ _REDUCE: dict[str, Callable[[Any, Any], Any]] = {
     "update": lambda old, new: new,
     "add": lambda old, new: old + new,
     "mul": lambda old, new: old * new,
-    "min": lambda old, new: _nan_first(tirx.min(old, new), old, new),
-    "max": lambda old, new: _nan_first(tirx.max(old, new), old, new),
+    "min": arithmetic.minimum,
+    "max": arithmetic.maximum,
 }
-
-
-def _nan_first(result: Any, old: Any, new: Any) -> Any:
-    """NaN on either side makes the result NaN."""
-    if "float" not in str(old.ty.dtype):
-        return result
-    return tirx.Select(tirx.isnan(old), old, tirx.Select(tirx.isnan(new), new, result))
 
 
 def _product(sizes: Sequence[Any]) -> Any:
@@ -190,6 +185,8 @@ def scatter(
     """
     reduce = _REDUCE[reduction]
     total = _product(data.shape)
+    if any(isinstance(size, (int, tirx.IntImm)) and int(size) == 0 for size in (count, total)):
+        return te.compute(data.shape, lambda *i: data(*i), name=name)
 
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
         source, target = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])

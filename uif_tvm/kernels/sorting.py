@@ -9,6 +9,7 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from uif_tvm.kernels.math import is_nan
 from uif_tvm.kernels.scan import lanes_along
 
 
@@ -109,3 +110,31 @@ def _merge_pass(
                 values[base + k * inner] = spare[0][right_at]
                 positions[base + k * inner] = spare[1][right_at]
                 state[1] = right + tirx.const(1, "int64")
+
+
+def first(data: te.Tensor, axis: int, count: int) -> te.Tensor:
+    """The first ``count`` positions of an axis."""
+    shape = [count if at == axis else n for at, n in enumerate(data.shape)]
+    return te.compute(shape, lambda *i: data(*i), name="first")
+
+
+def searchsorted(boundaries: te.Tensor, x: te.Tensor, right: bool) -> te.Tensor:
+    """How many sorted boundaries lie before each value; NaN lies behind all numbers."""
+    count = boundaries.shape[0]
+    if isinstance(count, tirx.IntImm) and int(count) == 0:
+        return te.compute(x.shape, lambda *_: tirx.const(0, "int64"), name="searchsorted")
+    k = te.reduce_axis((0, count), name="k")
+    one, zero = tirx.const(1, "int64"), tirx.const(0, "int64")
+
+    def before(edge: Any, value: Any) -> Any:
+        found = edge <= value if right else edge < value
+        if "float" not in str(value.ty.dtype):
+            return found
+        behind = is_nan(value) if right else tirx.And(is_nan(value), tirx.Not(is_nan(edge)))
+        return tirx.Or(found, behind)
+
+    return te.compute(
+        x.shape,
+        lambda *i: te.sum(tirx.Select(before(boundaries(k), x(*i)), one, zero), axis=[k]),
+        name="searchsorted",
+    )
