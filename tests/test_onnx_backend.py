@@ -82,7 +82,7 @@ def test_old_variants_go(monkeypatch):
     [
         ([floats(1)], "UIF-RUN-COUNT"),
         ({"x": floats(1)}, "UIF-RUN-NAMES"),
-        ([floats(1), floats(1, 2)], None),
+        ([floats(1, 2), floats(1, 2, 3)], None),
     ],
 )
 def test_inputs_that_do_not_fit(inputs, code):
