@@ -79,16 +79,18 @@ def _with_known_shapes(mod: Any) -> Any:
     from tvm import relax, tirx
     from tvm.relax.expr_functor import PyExprMutator, mutator
 
+    from uif_tvm.relax_util import constant_array
+
     @mutator
     class Sizes(PyExprMutator):
         def visit_call_(self, call: Any) -> Any:
             call = super().visit_call_(call)
-            constant = call.args[0] if call.args else None
-            name = getattr(call.op, "name", "")
-            if name == "relax.tensor_to_shape" and isinstance(constant, relax.Constant):
-                sizes = constant.data.numpy().reshape(-1)
-                return relax.ShapeExpr([tirx.IntImm("int64", int(size)) for size in sizes])
-            return call
+            if getattr(call.op, "name", "") != "relax.tensor_to_shape":
+                return call
+            sizes = constant_array(call.args[0])
+            if sizes is None:
+                return call
+            return relax.ShapeExpr([tirx.IntImm("int64", int(n)) for n in sizes.reshape(-1)])
 
     sizes = Sizes(mod)
     for var, function in list(mod.functions_items()):

@@ -196,6 +196,7 @@ R.single(
     {"x": A([[[[1, 2], [3, 4]]]], f32), "i": A([[[[5, 7], [13, 15]]]], i64)},
     inits={"s": A([1, 1, 5, 5], i64)},
     attrs={"kernel_shape": [2, 2], "strides": [2, 2]},
+    expected=ref,
 )
 
 # --- normalisation ----------------------------------------------------------------------------
@@ -264,6 +265,7 @@ R.single(
     "LRN",
     {"x": randn(1, 5, 2, 2)},
     attrs={"size": 4, "alpha": 0.3, "beta": 0.5, "bias": 2.0},
+    expected=ref,
 )
 R.single(
     "n-lpnormalization-zero",
