@@ -124,8 +124,11 @@ def hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
 
 
 def hard_swish(x: Expr) -> Expr:
-    """x times (x + 3) / 6 limited to 0 .. 1."""
-    return x * limited(x * const(x, 1 / 6) + const(x, 0.5), 0, 1)
+    """x times (x + 3) / 6 limited to 0 .. 1; the product is NaN whatever the gate makes of NaN."""
+    from tvm import tirx
+
+    gate = tirx.min(const(x, 1), x * const(x, 1 / 6) + const(x, 0.5))
+    return x * tirx.max(const(x, 0), gate)
 
 
 def quick_gelu(x: Expr, alpha: float) -> Expr:

@@ -46,7 +46,7 @@ def wide(fn: Callable[..., Expr]) -> Callable[..., Expr]:
 
     def apply(v: Expr, *more: Expr, **attrs: Any) -> Expr:
         dtype = kind(v)
-        if dtype in _WIDE:
+        if dtype not in ("float16", "bfloat16"):
             return fn(v, *more, **attrs)
         widened = [item.astype("float32") for item in (v, *more)]
         return fn(*widened, **attrs).astype(dtype)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from tvm import ir, relax, tirx
 
-from uif_tvm.errors import ImportModelError
+from uif_tvm.errors import ImportModelError, UsageError
 from uif_tvm.frontends.onnx.guesses import Guesses
 from uif_tvm.frontends.onnx.ratio import Ratio
 from uif_tvm.frontends.onnx.symbolic import call_with_dims
@@ -231,6 +231,19 @@ class NodeContext:
     def emit(self, expr: relax.Expr) -> relax.Expr:
         """Bind an expression to a variable that carries the node's name."""
         return self.bb.emit(expr, self._name)
+
+    def op(self, name: str, *operands: relax.Expr | None, **attrs: Any) -> Any:
+        """Bind a standard operator (see ``uif_tvm.ops``); a tuple where it has several results.
+
+        Raises:
+            ImportModelError: the operands do not fit it.
+        """
+        from uif_tvm.standard_ops import RelaxBuilder
+
+        try:
+            return RelaxBuilder(self.bb, self._name).op(name, *operands, **attrs)
+        except UsageError as error:
+            raise self.invalid(str(error).splitlines()[0]) from error
 
     def te(self, function: Callable[..., Any], *args: Any, name: str) -> relax.Expr:
         """Bind the result of a TE function of the given expressions."""

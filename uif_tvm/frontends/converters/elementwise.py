@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax
 
-from uif_tvm.frontends.converters.broadcast import aligned, broadcast_shape
+from uif_tvm.frontends.converters.broadcast import aligned
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
-from uif_tvm.frontends.converters.dtypes import kind
 from uif_tvm.frontends.converters.registry import converter
 from uif_tvm.frontends.onnx.values import Dynamic, shape_of
-from uif_tvm.kernels.arithmetic import floor_remainder, remainder
-from uif_tvm.kernels.math import is_nan
 
 BINARY = {
     "Add": relax.op.add,
@@ -71,57 +67,13 @@ def same_dtype(ctx: NodeContext, *exprs: relax.Expr) -> None:
         raise ctx.invalid(f"operands have different dtypes: {', '.join(dtypes)}")
 
 
-def pairwise(
-    ctx: NodeContext,
-    left: relax.Expr,
-    right: relax.Expr,
-    fn: Callable[[Any, Any], Any],
-    name: str,
-) -> relax.Expr:
-    """An element-wise TE function of two operands, broadcast."""
-    left, right = aligned(ctx, left, right)
-    shape = broadcast_shape(ctx, shape_of(left), shape_of(right))
-
-    def compute(a: te.Tensor, b: te.Tensor) -> te.Tensor:
-        def at(tensor: te.Tensor, index: tuple[Any, ...]) -> Any:
-            tail = index[len(index) - len(tensor.shape) :]
-            return tensor(
-                *[
-                    0 if isinstance(d, tirx.IntImm) and int(d) == 1 else i
-                    for i, d in zip(tail, tensor.shape, strict=True)
-                ]
-            )
-
-        return te.compute(shape, lambda *i: fn(at(a, i), at(b, i)), name=name)
-
-    return ctx.te(compute, left, right, name=name)
-
-
-def each(ctx: NodeContext, expr: relax.Expr, fn: Callable[[Any], Any], name: str) -> relax.Expr:
-    """An element-wise TE function of one operand."""
-    return ctx.te(lambda a: te.compute(a.shape, lambda *i: fn(a(*i)), name=name), expr, name=name)
-
-
 @converter("Div")
 def div(ctx: NodeContext) -> relax.Expr:
     """Quotient; integers are divided towards zero, and by zero give zero instead of a trap."""
     left = ctx.expr(0)
     right = legacy_broadcast(ctx, left, ctx.expr(1))
     same_dtype(ctx, left, right)
-    if is_float(ctx.dtype(0)):
-        return ctx.emit(relax.op.divide(*aligned(ctx, left, right)))
-    return pairwise(ctx, left, right, safe_quotient, "divide")
-
-
-def safe_quotient(a: Any, b: Any) -> Any:
-    """``a / b`` towards zero, 0 where ``b`` is 0 and without the overflow of ``min / -1``."""
-    zero, one = tirx.const(0, kind(a)), tirx.const(1, kind(a))
-    quotient = tirx.truncdiv(a, tirx.Select(b == zero, one, b))
-    if not is_unsigned(kind(a)):
-        negated = tirx.Select(b == tirx.const(-1, kind(a)), one, b)
-        divisor = tirx.Select(b == zero, one, negated)
-        quotient = tirx.Select(b == tirx.const(-1, kind(a)), zero - a, tirx.truncdiv(a, divisor))
-    return tirx.Select(b == zero, zero, quotient)
+    return ctx.emit(relax.op.divide(*aligned(ctx, left, right)))
 
 
 @converter("Mod")
@@ -129,8 +81,8 @@ def mod(ctx: NodeContext) -> relax.Expr:
     """Remainder: sign of the divisor, or of the dividend with ``fmod``."""
     left, right = ctx.expr(0), ctx.expr(1)
     same_dtype(ctx, left, right)
-    rest_of = remainder if ctx.attrs.get("fmod", 0) else floor_remainder
-    return pairwise(ctx, left, right, rest_of, "mod")
+    op = relax.op.mod if ctx.attrs.get("fmod", 0) else relax.op.floor_mod
+    return ctx.emit(op(*aligned(ctx, left, right)))
 
 
 @converter("Pow")
@@ -151,68 +103,21 @@ def power(ctx: NodeContext) -> relax.Expr:
             square = ctx.emit(relax.op.multiply(base, base))
             return ctx.emit(relax.op.multiply(square, base))
     right = legacy_broadcast(ctx, base, ctx.expr(1))
-    if is_float(dtype):
-        if str(right.ty.dtype) == dtype and dtype in ("float32", "float64"):
-            return ctx.emit(relax.op.power(*aligned(ctx, base, right)))
-        wide = "float64" if dtype == "float64" else "float32"
-        return pairwise(
-            ctx,
-            base,
-            right,
-            lambda a, b: tirx.pow(a.astype(wide), b.astype(wide)).astype(dtype),
-            "power",
-        )
-    if is_float(str(right.ty.dtype)):
-        return pairwise(
-            ctx,
-            base,
-            right,
-            lambda a, b: tirx.pow(a.astype("float64"), b.astype("float64")).astype(dtype),
-            "power",
-        )
-    return pairwise(ctx, base, right, _integer_power, "power")
-
-
-def _integer_power(base: Any, exponent: Any) -> Any:
-    """Exact integer power modulo the dtype's range: square and multiply over 6 bits.
-
-    Exponents above 63 overflow every integer base but 0, 1 and -1, for which the low bits decide.
-    """
-    one, zero = tirx.const(1, kind(base)), tirx.const(0, kind(base))
-    clipped = tirx.min(
-        exponent,
-        tirx.const(62, kind(exponent)) + tirx.truncmod(exponent, tirx.const(2, kind(exponent))),
-    )
-    result, square = one, base
-    rest = clipped
-    for _ in range(6):
-        odd = tirx.truncmod(rest, tirx.const(2, kind(exponent))) == tirx.const(1, kind(exponent))
-        result = result * tirx.Select(odd, square, one)
-        square = square * square
-        rest = tirx.truncdiv(rest, tirx.const(2, kind(exponent)))
-    if is_unsigned(kind(exponent)):
-        return result
-    negative = tirx.Select(base == one, one, zero)
-    return tirx.Select(exponent < tirx.const(0, kind(exponent)), negative, result)
+    given = str(right.ty.dtype)
+    work = "float32" if is_float(dtype) and dtype != "float64" else "float64"
+    if is_float(dtype) or is_float(given):
+        base, right = ctx.cast(base, work), ctx.cast(right, work)
+    elif given != dtype:
+        wide = "uint64" if is_unsigned(given) and is_unsigned(dtype) else "int64"
+        base, right = ctx.cast(base, wide), ctx.cast(right, wide)
+    return ctx.cast(ctx.emit(relax.op.power(*aligned(ctx, base, right))), dtype)
 
 
 @converter("BitShift")
 def bit_shift(ctx: NodeContext) -> relax.Expr:
     """Shift; by the width or more gives zero."""
-    left = ctx.attrs["direction"] == "LEFT"
-    bits = int(ctx.dtype(0).removeprefix("uint").removeprefix("int"))
-
-    def shift(a: Any, b: Any) -> Any:
-        count = b.astype("int64")
-        inside = tirx.all(count >= 0, count < bits)
-        amount = tirx.Select(inside, count, tirx.const(0, "int64")).astype(kind(a))
-        shifted = a << amount if left else a >> amount
-        beyond = tirx.const(0, kind(a))
-        if not left and not is_unsigned(kind(a)):
-            beyond = a >> tirx.const(bits - 1, kind(a))
-        return tirx.Select(inside, shifted, beyond)
-
-    return pairwise(ctx, ctx.expr(0), ctx.expr(1), shift, "bit_shift")
+    op = relax.op.left_shift if ctx.attrs["direction"] == "LEFT" else relax.op.right_shift
+    return ctx.emit(op(*aligned(ctx, ctx.expr(0), ctx.expr(1))))
 
 
 @converter("Not")
@@ -227,23 +132,13 @@ def bitwise_not(ctx: NodeContext) -> relax.Expr:
     return ctx.emit(relax.op.bitwise_not(ctx.expr(0)))
 
 
-def _pick(larger: bool) -> Callable[[Any, Any], Any]:
-    def choose(a: Any, b: Any) -> Any:
-        better = a > b if larger else a < b
-        if is_float(kind(a)):
-            better = tirx.any(better, is_nan(a))  # a NaN on either side wins
-        return tirx.Select(better, a, b)
-
-    return choose
-
-
 @converter("Max", "Min")
 def extremum(ctx: NodeContext) -> relax.Expr:
-    """Maximum or minimum of any number of tensors; NaN propagates, which Relax's own loses."""
+    """Maximum or minimum of any number of tensors; NaN propagates."""
     exprs = [ctx.expr(i) for i in range(len(ctx.inputs))]
     same_dtype(ctx, *exprs)
-    choose = _pick(ctx.op_type == "Max")
-    return reduce(lambda a, b: pairwise(ctx, a, b, choose, ctx.op_type.lower()), exprs)
+    op = relax.op.maximum if ctx.op_type == "Max" else relax.op.minimum
+    return reduce(lambda a, b: ctx.emit(op(*aligned(ctx, a, b))), exprs)
 
 
 @converter("Sum", "Mean")
@@ -268,22 +163,17 @@ def where(ctx: NodeContext) -> relax.Expr:
 @converter("Clip")
 def clip(ctx: NodeContext) -> relax.Expr:
     """Clamp to [min, max]; NaN stays NaN."""
-    dtype = ctx.dtype(0)
-    low, high = _bound(ctx, 1, "min"), _bound(ctx, 2, "max")
-    result = ctx.expr(0)
-    for bound, larger in ((low, True), (high, False)):
+    bounds = {"min": _bound(ctx, 1, "min"), "max": _bound(ctx, 2, "max")}
+    x = ctx.expr(0)
+    if all(bound is None or isinstance(bound, (int, float)) for bound in bounds.values()):
+        given = {name: bound for name, bound in bounds.items() if bound is not None}
+        return ctx.op("clip", x, **given) if given else x
+    for (name, bound), op in zip(bounds.items(), (relax.op.maximum, relax.op.minimum), strict=True):
         if isinstance(bound, (int, float)):
-            result = each(ctx, result, _limit(bound, dtype, larger), "clip")
+            x = ctx.op("clip", x, **{name: bound})
         elif bound is not None:
-            result = pairwise(ctx, result, bound, _pick(larger), "clip")
-    return result
-
-
-def _limit(bound: float, dtype: str, larger: bool) -> Callable[[Any], Any]:
-    """The larger (smaller) of an element and ``bound``; one kernel a bound, so that none repeats
-    the other's expression."""
-    edge = tirx.const(bound, dtype)
-    return lambda v: tirx.Select(v < edge if larger else v > edge, edge, v)
+            x = ctx.emit(op(x, bound))
+    return x
 
 
 def _bound(ctx: NodeContext, index: int, attribute: str) -> float | int | relax.Expr | None:

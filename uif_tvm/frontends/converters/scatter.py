@@ -13,11 +13,11 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from uif_tvm.frontends.converters.context import NodeContext
-from uif_tvm.frontends.converters.elementwise import _pick
 from uif_tvm.frontends.converters.indexing import check_cover, same_dims
 from uif_tvm.frontends.converters.kernels import call_kernel, dim, scatter_rows
 from uif_tvm.frontends.converters.registry import converter
 from uif_tvm.frontends.onnx.values import Dim, shape_of, simplify
+from uif_tvm.kernels import arithmetic
 
 
 def row_number(places: list[tuple[Any, Any]]) -> Any:
@@ -45,8 +45,8 @@ REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "none": lambda old, new: new,
     "add": lambda old, new: old + new,
     "mul": lambda old, new: old * new,
-    "min": _pick(False),
-    "max": _pick(True),
+    "min": arithmetic.minimum,
+    "max": arithmetic.maximum,
 }
 
 
