@@ -90,11 +90,15 @@ class UifBackendRep(BackendRep):  # type: ignore[misc]
             candidates = list(self._engines.get(kind, ()))
         for engine in candidates:
             try:
-                return self._outputs(*engine.run(named))
+                return self._named_outputs(engine.run(named))
             except InputError as error:
                 if error.code != "UIF-RUN-SPECIALISED":
                     raise
-        return self._outputs(*self._compiled(kind, named).run(named))
+        return self._named_outputs(self._compiled(kind, named).run(named))
+
+    def _named_outputs(self, values: list[Any]) -> tuple[Any, ...]:
+        named: tuple[Any, ...] = self._outputs(*values)
+        return named
 
     def _named(self, inputs: Any) -> dict[str, Any]:
         if isinstance(inputs, Mapping):

@@ -195,7 +195,7 @@ def example_arrays(spec: Spec, example: Any) -> Iterator[tuple[str, Array | None
     elif isinstance(spec, SequenceSpec):
         for item, part in zip(spec.items, example, strict=True):
             yield from example_arrays(item, part)
-    elif spec.value is not None:
+    elif isinstance(spec, OptionalSpec) and spec.value is not None:
         yield from example_arrays(spec.value, example)
 
 

@@ -90,7 +90,8 @@ def _import(
         relax.Var(
             _identifier(spec.name, number),
             relax.TensorType(
-                [variables.get(dim, dim) for dim in spec.shape], stored_dtype(spec.dtype)
+                [variables[dim] if isinstance(dim, str) else dim for dim in spec.shape],
+                stored_dtype(spec.dtype),
             ),
         )
         for number, spec in enumerate(tensors(specs))
