@@ -13,6 +13,8 @@ from uif_tvm.kernels.norm import accumulator
 from uif_tvm.ops.convolution import each, padding_of
 from uif_tvm.ops.sampling import CUBIC_A
 
+_UNROLLED = 6
+"""Taps up to which a weighted sum is one expression: those of linear and cubic interpolation."""
 Tap = tuple[Any, Any]
 """Whole position on an axis, and its weight."""
 
@@ -30,15 +32,25 @@ def resample(x: Any, index: Any, weights: Any, axis: int) -> Any:
     (taps,) = known(index.shape[1:])
     inner = "float64" if dtype == "float64" else "float32"
 
-    def at(*i: Any) -> Any:
-        total: Any = None
-        for tap in range(taps):
-            item = x(*i[:axis], index(i[axis], tap), *i[axis + 1 :]).astype(inner)
-            part = item * weights(i[axis], tap)
-            total = part if total is None else total + part
-        return total if inner == dtype else _rounded(total, dtype)
-
     shape = [*x.shape[:axis], index.shape[0], *x.shape[axis + 1 :]]
+
+    def part(i: Any, tap: Any) -> Any:
+        item = x(*i[:axis], index(i[axis], tap), *i[axis + 1 :]).astype(inner)
+        return item * weights(i[axis], tap)
+
+    if taps > _UNROLLED:
+        k = te.reduce_axis((0, taps), name="k")
+        total = te.compute(shape, lambda *i: te.sum(part(i, k), axis=k), name="resize_axis")
+        if inner == dtype:
+            return total
+        return te.compute(shape, lambda *i: _rounded(total(*i), dtype), name="rounded")
+
+    def at(*i: Any) -> Any:
+        value = part(i, 0)
+        for tap in range(1, taps):
+            value = value + part(i, tap)
+        return value if inner == dtype else _rounded(value, dtype)
+
     return te.compute(shape, at, name="resize_axis")
 
 

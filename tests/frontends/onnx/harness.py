@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.frontends.lowering import plain
 from uif_tvm.frontends.imported import ImportedModel
 from uif_tvm.frontends.onnx import import_onnx
 
@@ -16,7 +17,7 @@ def execute(imported: ImportedModel, inputs: Mapping[str, Any]) -> list[np.ndarr
     import tvm
     from tvm import relax
 
-    executable = tvm.compile(imported.mod, tvm.target.Target("llvm"))
+    executable = tvm.compile(plain(imported.mod), tvm.target.Target("llvm"))
     machine = relax.VirtualMachine(executable, tvm.cpu())
     arguments = [
         tvm.runtime.tensor(np.ascontiguousarray(inputs[spec.name]).reshape(spec.shape))

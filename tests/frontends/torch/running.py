@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from tvm import relax
 from uif_tvm.relay_passes import safe_indexing
 
+from tests.frontends.lowering import plain
 from uif_tvm.compiler.context import CompileContext
 from uif_tvm.compiler.report import ReportBuilder
 from uif_tvm.frontends.imported import ImportedModel
@@ -23,7 +24,7 @@ from uif_tvm.target.registry import get_target
 def build(mod: tvm.IRModule) -> Callable[..., list[np.ndarray]]:
     """A function of NumPy arrays that returns the list of output arrays."""
     context = CompileContext(target=get_target("cpu"), level=0, report=ReportBuilder())
-    kernels = relax.transform.LegalizeOps()(safe_indexing.PASS.apply(mod, context))
+    kernels = relax.transform.LegalizeOps()(safe_indexing.PASS.apply(plain(mod), context))
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
     machine = relax.VirtualMachine(tvm.compile(kernels, target=target), tvm.cpu())
 

@@ -1,18 +1,13 @@
-"""DeformConv: samples at learned offsets as columns, then one matrix product per group."""
+"""DeformConv."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from typing import Any
 
-import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax
 
 from uif_tvm.frontends.converters.context import NodeContext
-from uif_tvm.frontends.converters.conv import add_bias, spatial, window_pads
-from uif_tvm.frontends.converters.grid import axis_taps, read_pixel
-from uif_tvm.frontends.converters.linear import emit_matmul
+from uif_tvm.frontends.converters.conv import spatial, window_pads
 from uif_tvm.frontends.converters.registry import converter
 
 
@@ -41,38 +36,12 @@ def deform_conv(ctx: NodeContext) -> relax.Expr:
         raise ctx.invalid(f"offset has shape {list(ctx.static_shape(2))}, output {out}")
     if ctx.has(4) and ctx.static_shape(4) != (batch, offset_groups * taps, *out):
         raise ctx.invalid(f"mask has shape {list(ctx.static_shape(4))}, output {out}")
-    dtype = ctx.dtype(0)
-    inner = "float64" if dtype == "float64" else "float32"
-    places = np.array(list(np.ndindex(*kernel)), np.int64).reshape(taps, rank)
-    first = places * np.array(dilations) - np.array(before)
-    share = channels // offset_groups
-
-    def compute(x: te.Tensor, offset: te.Tensor, start: te.Tensor, *mask: te.Tensor) -> te.Tensor:
-        def at(b: Any, c: Any, tap: Any, *o: Any) -> Any:
-            shift = tirx.floordiv(c, share) * taps + tap
-            axes = []
-            for axis, extent in enumerate(extents):
-                whole = (start(tap, axis) + o[axis] * strides[axis]).astype(inner)
-                moved = whole + offset(b, shift * rank + axis, *o).astype(inner)
-                axes.append(axis_taps(moved, extent, "linear", "zeros", True))
-            total: Any = None
-            for chosen in itertools.product(*axes):
-                part = read_pixel(x, (b, c), [p for p, _ in chosen], extents, "zeros", True)
-                part = part.astype(inner)
-                for _, weight in chosen:
-                    part = part * weight
-                total = part if total is None else total + part
-            if mask:
-                total = total * mask[0](b, shift, *o).astype(inner)
-            return total.astype(dtype)
-
-        return te.compute((batch, channels, taps, *out), at, name="deform_columns")
-
-    args = [ctx.expr(0), ctx.expr(2), ctx.importer.constant(first)]
-    args += [ctx.expr(4)] if ctx.has(4) else []
-    columns = ctx.te(compute, *args, name="deform_columns")
-    depth, pixels = per_group * taps, math.prod(out)
-    columns = ctx.reshape(columns, [batch, groups, depth, pixels])
-    weights = ctx.reshape(ctx.expr(1), [1, groups, filters // groups, depth])
-    y = ctx.reshape(emit_matmul(ctx, weights, columns), [batch, filters, *out])
-    return add_bias(ctx, y, ctx.expr(3)) if ctx.has(3) else y
+    return ctx.op(  # type: ignore[no-any-return]
+        "deform_conv",
+        *[ctx.expr(index) if ctx.has(index) else None for index in range(5)],
+        strides=tuple(strides),
+        padding=(*ctx.static(before), *ctx.static(after)),
+        dilation=tuple(dilations),
+        groups=groups,
+        offset_groups=offset_groups,
+    )

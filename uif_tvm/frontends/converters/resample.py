@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from tvm import relax, te, tirx
 
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
-from uif_tvm.frontends.converters.dtypes import kind
 from uif_tvm.frontends.onnx.values import Dim, is_static
 
 _F = "float64"
@@ -40,38 +38,6 @@ class Axis:
     def static(self) -> bool:
         """Whether everything is known at import."""
         return is_static((self.length, self.size)) and self.scale is not None
-
-
-def weighted_sum(
-    ctx: NodeContext, x: relax.Expr, axis: int, index: relax.Expr, weights: relax.Expr, taps: int
-) -> relax.Expr:
-    """Sum over ``taps`` of ``weights[i, tap] * x[..., index[i, tap], ...]``."""
-    dtype = str(x.ty.dtype)
-    inner = "float64" if dtype == "float64" else "float32"
-
-    def compute(a: te.Tensor, where: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        shape = [*a.shape[:axis], where.shape[0], *a.shape[axis + 1 :]]
-
-        def at(*i: Any) -> Any:
-            total: Any = None
-            for tap in range(taps):
-                item = a(*i[:axis], where(i[axis], tap), *i[axis + 1 :]).astype(inner)
-                part = item * weight(i[axis], tap)
-                total = part if total is None else total + part
-            return total if inner == dtype else _back(total, dtype)
-
-        return te.compute(shape, at, name="resize_axis")
-
-    return ctx.te(compute, x, index, weights, name="resize_axis")
-
-
-def _back(value: Any, dtype: str) -> Any:
-    if "float" in dtype:
-        return value.astype(dtype)
-    info = np.iinfo(dtype)
-    rounded = tirx.nearbyint(value)
-    low, high = tirx.const(float(info.min), kind(value)), tirx.const(float(info.max), kind(value))
-    return tirx.max(tirx.min(rounded, high), low).astype(dtype)
 
 
 def _f(value: float) -> Any:
@@ -214,7 +180,7 @@ def _weighted(
 
     index = ctx.te_dims(indices, places.tensors, places.dims, "taps")
     share = ctx.te_dims(weights, places.tensors, places.dims, "weights")
-    return weighted_sum(ctx, x, number, index, share, taps)
+    return ctx.op("resample", x, index, share, axis=number)  # type: ignore[no-any-return]
 
 
 def _kernel(distance: Any, mode: str, attrs: dict[str, Any]) -> Any:

@@ -11,97 +11,20 @@ from tvm import relax, te, tirx
 
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
 from uif_tvm.frontends.converters.registry import converter
-from uif_tvm.frontends.converters.resample import Axis, resize_symbolic, weighted_sum
+from uif_tvm.frontends.converters.resample import Axis, resize_symbolic
 from uif_tvm.frontends.onnx.values import (
     Array,
     Dim,
     Dynamic,
+    Known,
     is_static,
     same_dim,
     simplify,
 )
+from uif_tvm.ops.resampling import nearest, source_positions, taps_of
 
 #: Scales are taken for fractions of at most this denominator: 1/3 in float32 is one third.
 _LARGEST_DENOMINATOR = 1 << 16
-
-
-def source_positions(
-    mode: str, length_in: int, length_out: int, scale: float, roi: tuple[float, float] | None
-) -> Array:
-    """Where each output element lies on the input axis (``coordinate_transformation_mode``)."""
-    x = np.arange(length_out, dtype=np.float64)
-    resized = scale * length_in
-    if mode == "asymmetric":
-        return x / scale
-    if mode == "align_corners":
-        return x * (length_in - 1) / (resized - 1) if resized != 1 else np.zeros(length_out)
-    if mode == "pytorch_half_pixel":
-        return (x + 0.5) / scale - 0.5 if resized > 1 else np.zeros(length_out)
-    if mode == "tf_half_pixel_for_nn":
-        return (x + 0.5) / scale
-    if mode == "half_pixel_symmetric":
-        adjustment = length_out / resized
-        centre = length_in / 2
-        return centre * (1 - adjustment) + (x + 0.5) / scale - 0.5
-    if mode == "tf_crop_and_resize":
-        if roi is None:
-            raise ValueError("tf_crop_and_resize needs a roi")
-        start, end = roi
-        if length_out > 1:
-            return start * (length_in - 1) + x * (end - start) * (length_in - 1) / (length_out - 1)
-        return np.full(1, 0.5 * (start + end) * (length_in - 1))
-    if mode == "half_pixel":
-        return (x + 0.5) / scale - 0.5
-    raise ValueError(f"coordinate_transformation_mode {mode!r} does not exist")
-
-
-def nearest(positions: Array, mode: str) -> Array:
-    """Index of the element taken."""
-    if mode == "round_prefer_floor":
-        return np.ceil(positions - 0.5)
-    if mode == "round_prefer_ceil":
-        return np.floor(positions + 0.5)
-    if mode == "floor":
-        return np.floor(positions)
-    if mode == "ceil":
-        return np.ceil(positions)
-    raise ValueError(f"nearest_mode {mode!r} does not exist")
-
-
-def taps_of(
-    positions: Array, length: int, mode: str, scale: float, attrs: dict[str, Any]
-) -> tuple[Array, Array]:
-    """Input indices and weights of each output element, shapes (outputs, taps)."""
-    antialias = bool(attrs.get("antialias", 0)) and scale < 1
-    stretch = 1 / scale if antialias else 1.0
-    reach = (1 if mode == "linear" else 2) * stretch
-    low = np.floor(positions - reach).astype(int) + 1
-    count = math.ceil(2 * reach) + 1
-    index = low[:, None] + np.arange(count)[None]
-    distance = np.abs(positions[:, None] - index) / stretch
-    if mode == "linear":
-        weights = np.maximum(1 - distance, 0)
-    else:
-        a = float(attrs.get("cubic_coeff_a", -0.75))
-        near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
-        far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
-        weights = np.where(distance <= 1, near, np.where(distance < 2, far, 0))
-    if attrs.get("exclude_outside", 0):
-        weights = np.where((index < 0) | (index >= length), 0, weights)
-    if attrs.get("exclude_outside", 0) or antialias:
-        weights = weights / weights.sum(1, keepdims=True)
-    return np.clip(index, 0, length - 1), weights
-
-
-def resize_axis(
-    ctx: NodeContext, x: relax.Expr, axis: int, index: Array, weights: Array
-) -> relax.Expr:
-    """Weighted sum of a few elements along an axis."""
-    used = np.abs(weights).max(0) > 0
-    index, weights = index[:, used], weights[:, used]
-    inner = "float64" if str(x.ty.dtype) == "float64" else "float32"
-    where = ctx.importer.constant(index.astype(np.int64))
-    return weighted_sum(ctx, x, axis, where, ctx.const(weights, inner), index.shape[1])
 
 
 def _wanted_sizes(ctx: NodeContext, dims: tuple[Dim, ...], axes: list[int], at: int) -> list[Axis]:
@@ -183,6 +106,7 @@ def _scaled_at_run_time(ctx: NodeContext, out: list[Axis], axes: list[int], at: 
 @converter("Resize", "Upsample")
 def resize(ctx: NodeContext) -> Any:
     """Nearest, linear and cubic resampling."""
+    _compile_in(ctx)
     dims = ctx.shape(0)
     axes = _axes_of(ctx, dims)
     if any(isinstance(d, int) and d < 1 for a in axes for d in (a.length, a.size)):
@@ -211,10 +135,38 @@ def resize(ctx: NodeContext) -> Any:
                 taken = relax.op.take(x, ctx.importer.constant(index), number, mode="clip")
                 x = ctx.emit(taken)
             else:
-                x = resize_axis(ctx, x, number, *taps_of(at, length, mode, scale, ctx.attrs))
+                options = _options(ctx)
+                where, weights = taps_of(at, length, mode, scale, *options)
+                wide = "float64" if str(x.ty.dtype) == "float64" else "float32"
+                tables = ctx.importer.constant(where.astype(np.int64)), ctx.const(weights, wide)
+                x = ctx.op("resample", x, *tables, axis=number)
         else:
             x = resize_symbolic(ctx, x, number, axis, (mode, transform, rounding))
     return _outside_filled(ctx, x, axes, places) if rois else x
+
+
+def _compile_in(ctx: NodeContext) -> None:
+    """Take sizes and scales of the example where the mode's tables must be made at import."""
+    tables = (
+        ctx.attrs.get("antialias", 0)
+        or ctx.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+        or ctx.attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch"
+    )
+    for index in (2, 3) if tables else ():
+        value = ctx.tensor(index) if ctx.has(index) else None
+        if isinstance(value, Dynamic):
+            array = ctx.importer.specialise(value.expr)
+            if array is not None:
+                ctx.inputs[index] = Known(array)
+
+
+def _options(ctx: NodeContext) -> tuple[float, bool, bool]:
+    """Cubic coefficient, antialias, exclude_outside."""
+    return (
+        float(ctx.attrs.get("cubic_coeff_a", -0.75)),
+        bool(ctx.attrs.get("antialias", 0)),
+        bool(ctx.attrs.get("exclude_outside", 0)),
+    )
 
 
 def _outside_filled(

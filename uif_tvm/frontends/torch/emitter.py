@@ -15,6 +15,7 @@ from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 from tvm.sym.analyzer import Analyzer
 
+from uif_tvm.errors import UsageError
 from uif_tvm.frontends.torch.dtypes import compute_dtype, dtype_name, tensor_to_tvm
 from uif_tvm.frontends.torch.registry import RefusedError
 
@@ -192,6 +193,19 @@ class Emitter:
         return self.emit(
             relax.op.full(relax.ShapeExpr(list(shape)), self.const(value, dtype), dtype)
         )
+
+    def op(self, name: str, *operands: relax.Expr | None, **attrs: Any) -> Any:
+        """Bind a standard operator (see ``uif_tvm.ops``); a tuple where it has several results.
+
+        Raises:
+            RefusedError: the operands do not fit it.
+        """
+        from uif_tvm.standard_ops import RelaxBuilder
+
+        try:
+            return RelaxBuilder(self.builder, self.name).op(name, *operands, **attrs)
+        except UsageError as error:
+            raise RefusedError(str(error).splitlines()[0]) from error
 
     def te(self, function: Callable[..., Any], *args: Any, name: str) -> relax.Expr:
         """Bind the call of a kernel made from a tensor expression."""

@@ -98,26 +98,8 @@ def _weigh(cx: Emitter, x: relax.Expr, axis: int, matrix: np.ndarray) -> relax.E
     order = np.argsort(matrix == 0, axis=1, kind="stable")[:, :taps]
     weights = np.take_along_axis(matrix, order, axis=1)
 
-    def kernel(data: te.Tensor, at: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        shape = [*data.shape[:axis], result, *data.shape[axis + 1 :]]
-
-        def tap(ix: Any, k: Any) -> Any:
-            place = [*ix]
-            place[axis] = at(ix[axis], k)
-            return data(*place) * weight(ix[axis], k)
-
-        if taps <= 4:
-            return te.compute(
-                shape,
-                lambda *ix: sum((tap(ix, k) for k in range(1, taps)), tap(ix, 0)),
-                name="resample",
-            )
-        span = te.reduce_axis((0, taps), name="k")
-        return te.compute(shape, lambda *ix: te.sum(tap(ix, span), axis=[span]), name="resample")
-
-    return cx.te(
-        kernel, x, cx.const(order, "int64"), cx.const(weights, cx.dtype(x)), name="resample"
-    )
+    tables = cx.const(order, "int64"), cx.const(weights, cx.dtype(x))
+    return cx.op("resample", x, *tables, axis=axis)
 
 
 def _axes(
