@@ -101,7 +101,7 @@ def qgemm(ctx: NodeContext) -> relax.Expr:
     if ctx.has(7):
         if alpha != 1.0:
             raise Unsupported("a quantised result with alpha")
-        return requantised(ctx, total, [1, 4], (7, 8), 1)
+        return requantised(ctx, total, {1: 1, 4: 1}, (7, 8))
     real = ctx.emit(relax.op.multiply(ctx.cast(total, "float32"), ctx.expr(1)))
     real = ctx.emit(relax.op.multiply(real, ctx.expr(4)))
     return ctx.emit(relax.op.multiply(real, ctx.const(alpha, "float32")))

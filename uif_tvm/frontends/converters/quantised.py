@@ -309,23 +309,22 @@ def conv_integer(ctx: NodeContext) -> relax.Expr:
 
 
 def requantised(
-    ctx: NodeContext, total: relax.Expr, scales: list[int], target: tuple[int, int], axis: int
+    ctx: NodeContext, total: relax.Expr, scales: dict[int, int], target: tuple[int, int]
 ) -> relax.Expr:
     """int32 sums times the product of ``scales`` over the target's scale, to 8 bits.
 
     Args:
-        scales: inputs that hold the operands' scales.
+        scales: inputs that hold the operands' scales, each with the axis that a vector runs along.
         target: inputs that hold the result's scale and zero point.
-        axis: the axis a vector scale runs along.
     """
     rank = len(shape_of(total))
     dtype = ctx.dtype(target[1])
     factor: relax.Expr | None = None
-    for index in scales:
-        scale = ctx.expr(index)
+    for index, axis in scales.items():
+        scale = ctx.cast(ctx.expr(index), "float32")
         length = ctx.static_shape(index)
-        dims: list[Dim] = []
-        if length and length != (1,):
+        dims: list[Dim] = list(length) if len(length) > 1 else []
+        if len(length) == 1 and length != (1,):
             dims = [length[0] if a == axis else 1 for a in range(rank)]
         scale = ctx.reshape(scale, dims)
         factor = scale if factor is None else ctx.emit(relax.op.multiply(factor, scale))
@@ -355,10 +354,7 @@ def qlinear_matmul(ctx: NodeContext) -> relax.Expr:
     """Product of quantised matrices, quantised again."""
     total = _matmul_integer(ctx, 0, 3, 2, 5)
     rank = len(shape_of(total))
-    per_row = [i for i in (1,) if ctx.static_shape(i) not in ((), (1,))]
-    if per_row:
-        raise Unsupported("a scale per row of the left operand")
-    return requantised(ctx, total, [1, 4], (6, 7), rank - 1)
+    return requantised(ctx, total, {1: rank - 2, 4: rank - 1}, (6, 7))
 
 
 @converter("QLinearConv")
@@ -369,7 +365,7 @@ def qlinear_conv(ctx: NodeContext) -> relax.Expr:
         rank = len(shape_of(total))
         bias = ctx.reshape(ctx.expr(8), [1, ctx.shape(8)[0]] + [1] * (rank - 2))
         total = ctx.emit(relax.op.add(total, bias))
-    return requantised(ctx, total, [1, 4], (6, 7), 1)
+    return requantised(ctx, total, {1: 1, 4: 1}, (6, 7))
 
 
 def real_of(ctx: NodeContext, index: int, scale: int, zero: int) -> relax.Expr:
@@ -378,7 +374,7 @@ def real_of(ctx: NodeContext, index: int, scale: int, zero: int) -> relax.Expr:
     if ctx.has(zero):
         shift = ctx.cast(ctx.reshape(ctx.expr(zero), ()), "float32")
         x = ctx.emit(relax.op.subtract(x, shift))
-    return ctx.emit(relax.op.multiply(x, ctx.reshape(ctx.expr(scale), ())))
+    return ctx.emit(relax.op.multiply(x, ctx.cast(ctx.reshape(ctx.expr(scale), ()), "float32")))
 
 
 @converter("QLinearAdd", "QLinearMul", domain=MICROSOFT)
