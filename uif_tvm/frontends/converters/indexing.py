@@ -7,14 +7,12 @@ nothing outside a tensor is ever read or written; indices known at import are ch
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
 
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
-from uif_tvm.frontends.converters.dtypes import kind
 from uif_tvm.frontends.converters.kernels import (
     call_kernel,
     count_true,
@@ -24,9 +22,6 @@ from uif_tvm.frontends.converters.kernels import (
 from uif_tvm.frontends.converters.registry import converter
 from uif_tvm.frontends.converters.slicing import cut
 from uif_tvm.frontends.onnx.values import Dim, Dynamic, Known, same_dim, shape_of, simplify
-from uif_tvm.kernels.indexing import within
-from uif_tvm.kernels.scan import scan
-from uif_tvm.kernels.sorting import sort
 
 
 def normalised(ctx: NodeContext, index: int, extent: Dim) -> relax.Expr:
@@ -80,14 +75,7 @@ def gather_elements(ctx: NodeContext) -> relax.Expr:
     axis = ctx.axis(int(ctx.attrs.get("axis", 0)), ctx.rank(0))
     check_cover(ctx, axis)
 
-    def compute(data: te.Tensor, index: te.Tensor) -> te.Tensor:
-        def at(*i: Any) -> Any:
-            source = [*i[:axis], inside(index(*i), data.shape[axis]), *i[axis + 1 :]]
-            return within(data, *source)
-
-        return te.compute(index.shape, at, name="gather_elements")
-
-    return ctx.te(compute, ctx.expr(0), ctx.expr(1), name="gather_elements")
+    return ctx.op("gather_elements", ctx.expr(0), ctx.expr(1), axis=axis)
 
 
 def check_cover(ctx: NodeContext, axis: int) -> None:
@@ -123,17 +111,7 @@ def gather_nd(ctx: NodeContext) -> relax.Expr:
     if not same_dims(dims[:batch], places[:batch]):
         raise ctx.invalid("data and indices differ in their batch dimensions")
 
-    def compute(data: te.Tensor, index: te.Tensor) -> te.Tensor:
-        lead = len(index.shape) - 1
-        shape = [*index.shape[:-1], *data.shape[batch + depth :]]
-
-        def at(*i: Any) -> Any:
-            chosen = [inside(index(*i[:lead], k), data.shape[batch + k]) for k in range(depth)]
-            return within(data, *i[:batch], *chosen, *i[lead:])
-
-        return te.compute(shape, at, name="gather_nd")
-
-    return ctx.te(compute, ctx.expr(0), ctx.expr(1), name="gather_nd")
+    return ctx.op("gather_nd", ctx.expr(0), ctx.expr(1), batch_dims=batch)
 
 
 @converter("NonZero")
@@ -195,13 +173,9 @@ def argmax(ctx: NodeContext) -> relax.Expr:
     axis = ctx.axis(int(ctx.attrs.get("axis", 0)), ctx.rank(0))
     keep = bool(ctx.attrs.get("keepdims", 1))
     x = ctx.expr(0)
-    op = relax.op.argmax if ctx.op_type == "ArgMax" else relax.op.argmin
-    if not ctx.attrs.get("select_last_index", 0):
-        return ctx.cast(ctx.emit(op(x, axis, keepdims=keep)), "int64")
-    flipped = ctx.emit(relax.op.flip(x, axis))
-    found = ctx.cast(ctx.emit(op(flipped, axis, keepdims=keep)), "int64")
-    last = ctx.static([ctx.shape(0)[axis]])[0] - 1
-    return ctx.emit(relax.op.subtract(ctx.const(last, "int64"), found))
+    last = bool(ctx.attrs.get("select_last_index", 0))
+    name = ctx.op_type.lower()
+    return ctx.op(name, x, axis=axis, keepdims=keep, select_last_index=last)
 
 
 @converter("TopK")
@@ -214,12 +188,11 @@ def topk(ctx: NodeContext) -> list[relax.Expr]:
     if isinstance(k, int) and not 0 <= k <= extent:
         raise ctx.invalid(f"k = {k} for a dimension of {extent}")
     descending = bool(ctx.attrs.get("largest", 1))
-    ordered = ctx.te(lambda a: sort(a, axis, descending), ctx.expr(0), name="sort")
-    count = k if isinstance(k, int) else simplify(tirx.max(tirx.min(k, extent), 0))
-    return [
-        ctx.as_expr(cut(ctx, ctx.emit(relax.TupleGetItem(ordered, i)), {axis: (0, count, 1)}))
-        for i in range(2)
-    ]
+    if isinstance(k, int):
+        return list(ctx.op("topk", ctx.expr(0), k=k, axis=axis, largest=descending))
+    ordered = ctx.op("sort", ctx.expr(0), axis=axis, descending=descending)
+    count = simplify(tirx.max(tirx.min(k, extent), 0))
+    return [ctx.as_expr(cut(ctx, part, {axis: (0, count, 1)})) for part in ordered]
 
 
 @converter("OneHot")
@@ -231,16 +204,7 @@ def one_hot(ctx: NodeContext) -> relax.Expr:
     rank = ctx.rank(0) + 1
     axis = ctx.axis(int(ctx.attrs.get("axis", -1)), rank)
 
-    def compute(index: te.Tensor, values: te.Tensor) -> te.Tensor:
-        def at(*i: Any) -> Any:
-            raw = index(*i[:axis], *i[axis + 1 :]).astype("int64")
-            counted = tirx.Select(raw < 0, raw + depth, raw)
-            return tirx.Select(counted == i[axis].astype("int64"), values[1], values[0])
-
-        shape = [*index.shape[:axis], depth, *index.shape[axis:]]
-        return te.compute(shape, at, name="one_hot")
-
-    return ctx.te(compute, ctx.expr(0), ctx.expr(2), name="one_hot")
+    return ctx.op("one_hot", ctx.expr(0), ctx.expr(2), depth=depth, axis=axis)
 
 
 @converter("CumSum")
@@ -264,35 +228,19 @@ def cumsum(ctx: NodeContext) -> relax.Expr:
 
 
 def _cumsum(ctx: NodeContext, axis: int) -> relax.Expr:
-    return _running(ctx, axis, lambda a, b: a + b, 0)
+    return _running(ctx, "cumsum", axis)
 
 
 @converter("CumProd")
 def cumprod(ctx: NodeContext) -> relax.Expr:
     """Running products along an axis."""
     axis = ctx.axis(int(ctx.known(1, "the axis").reshape(-1)[0]), ctx.rank(0))
-    return _running(ctx, axis, lambda a, b: a * b, 1)
+    return _running(ctx, "cumprod", axis)
 
 
-def _running(
-    ctx: NodeContext, axis: int, combine: Callable[[Any, Any], Any], neutral: int
-) -> relax.Expr:
-    """A scan, from the far end with ``reverse``, without the element itself if ``exclusive``."""
-    reverse = bool(ctx.attrs.get("reverse", 0))
-    exclusive = bool(ctx.attrs.get("exclusive", 0))
-    x = ctx.expr(0)
-    x = ctx.emit(relax.op.flip(x, axis)) if reverse else x
-    y = ctx.te(lambda a: scan(a, axis, combine), x, name="scan")
-
-    def shifted(a: te.Tensor) -> te.Tensor:
-        def at(*i: Any) -> Any:
-            before = [*i[:axis], tirx.max(i[axis] - 1, 0), *i[axis + 1 :]]
-            return tirx.Select(i[axis] == 0, tirx.const(neutral, kind(a)), a(*before))
-
-        return te.compute(a.shape, at, name="exclusive")
-
-    y = ctx.te(shifted, y, name="exclusive") if exclusive else y
-    return ctx.emit(relax.op.flip(y, axis)) if reverse else y
+def _running(ctx: NodeContext, name: str, axis: int) -> relax.Expr:
+    switches = {key: bool(ctx.attrs.get(key, 0)) for key in ("exclusive", "reverse")}
+    return ctx.op(name, ctx.expr(0), axis=axis, **switches)
 
 
 @converter("ReverseSequence")
