@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from tests.selection import onnx_models as models
 from uif_tvm.errors import ImportModelError
@@ -160,6 +161,18 @@ def test_open_shapes_need_values_and_wrong_ones_are_named(tmp_path):
         taken_apart(proto, tmp_path, {"z": np.ones(2, np.float32)})
     found, _ = taken_apart(proto, tmp_path, {"x": np.ones((2, 3), np.float32)})
     assert str(found["Relu"][0].inputs[0]) == "float32[2,3]"
+
+
+def test_weights_may_lie_in_another_file(tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save_model(
+        models.classifier(), path, save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    answer = capture(str(path), None, str(tmp_path / "instances"), [])
+    (product,) = [i for i in answer["instances"] if i["op"] == "MatMul"]
+    alone = onnx.load(tmp_path / "instances" / product["digest"] / "model.onnx")
+    (weight,) = alone.graph.initializer
+    np.testing.assert_array_equal(numpy_helper.to_array(weight), models.weights(8, 8))
 
 
 def one_relu(name, shape, constant=False):
