@@ -20,9 +20,9 @@ from uif_tvm.runtime.elements import is_stored
 
 MOVES = frozenset(
     """
-    Concat ConstantOfShape DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Pad
-    Reshape ReverseSequence ScatterElements ScatterND Shape Size Slice SpaceToDepth Split Squeeze
-    Tile Transpose Unsqueeze Where
+    Compress Concat ConstantOfShape DepthToSpace Expand Flatten Gather GatherElements GatherND
+    Identity OneHot Pad Reshape ReverseSequence ScatterElements ScatterND Shape Size Slice
+    SpaceToDepth Split Squeeze TensorScatter Tile Transpose Trilu Unsqueeze Where
     """.split()
 )
 AWARE = frozenset(
@@ -39,7 +39,7 @@ ONE_TYPE = frozenset({"ConcatFromSequence", "SplitToSequence"})
 #: Modes in which operators of ``MOVES`` compute with elements after all.
 _COMPUTING = {
     "reduction": ("none",),
-    "mode": ("constant", "edge", "reflect", "wrap", "DCR", "CRD"),
+    "mode": ("constant", "edge", "reflect", "wrap", "DCR", "CRD", "linear", "circular"),
 }
 
 
