@@ -16,9 +16,11 @@ from uif_tvm.frontends.onnx.values import Dim, shape_of, simplify
 
 
 @converter("BatchNormalization")
-def batch_norm(ctx: NodeContext) -> relax.Expr:
+def batch_norm(ctx: NodeContext) -> relax.Expr | list[relax.Expr]:
     """Running mean and variance as one multiply and one add per channel."""
-    if ctx.attrs.get("training_mode", 0) or (ctx.version < 14 and ctx.wants(3)):
+    if ctx.attrs.get("training_mode", 0):
+        return _batch_statistics(ctx)
+    if ctx.version < 14 and ctx.wants(1):
         raise Unsupported("training mode", "export the model for inference: model.eval()")
     if ctx.version < 9 and not ctx.attrs.get("spatial", 1):
         raise Unsupported("batch normalisation per element (spatial = 0)")
@@ -44,6 +46,29 @@ def batch_norm(ctx: NodeContext) -> relax.Expr:
     centred = ctx.emit(relax.op.subtract(ctx.expr(0), mean_))
     product = relax.op.multiply(ctx.emit(relax.op.divide(centred, root)), scale_)
     return ctx.emit(relax.op.add(ctx.emit(product), bias_))
+
+
+def _batch_statistics(ctx: NodeContext) -> list[relax.Expr]:
+    """Normalised by the batch's own mean and variance; then the running ones, moved by them."""
+    rank, dtype = ctx.rank(0), ctx.dtype(0)
+    inner = "float64" if dtype == "float64" else "float32"
+    x = ctx.cast(ctx.expr(0), inner)
+    axes = [axis for axis in range(rank) if axis != 1]
+    channels = ctx.shape(0)[1]
+    centred, mean, inverse = mean_and_deviation(ctx, x, axes, float(ctx.attrs["epsilon"]))
+    square = ctx.emit(relax.op.multiply(centred, centred))
+    variance = ctx.emit(relax.op.mean(square, axes, keepdims=True))
+    along = [channels if axis == 1 else 1 for axis in range(rank)]
+    scale, bias = (ctx.reshape(ctx.cast(ctx.expr(i), inner), along) for i in (1, 2))
+    factor = ctx.emit(relax.op.multiply(inverse, scale))
+    y = ctx.emit(relax.op.add(ctx.emit(relax.op.multiply(centred, factor)), bias))
+    momentum = float(ctx.attrs.get("momentum", 0.9))
+    running = []
+    for index, fresh in ((3, mean), (4, variance)):
+        kept = relax.op.multiply(ctx.cast(ctx.expr(index), inner), ctx.const(momentum, inner))
+        moved = relax.op.multiply(ctx.reshape(fresh, [channels]), ctx.const(1 - momentum, inner))
+        running.append(ctx.emit(relax.op.add(ctx.emit(kept), ctx.emit(moved))))
+    return [ctx.cast(y, dtype), *(ctx.cast(r, ctx.dtype(3)) for r in running)]
 
 
 def mean_and_deviation(
