@@ -1,4 +1,4 @@
-"""Standard operators of imported modules as plain Relax and kernels, so that stock TVM runs them."""
+"""Standard operators of imported modules as kernels, so that stock TVM runs them."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ def decompose(kind: str) -> Callable[[Builder, Sequence[Any], Attrs], Any]:
         rows = []
         for d, options in enumerate(per_direction(kind, attrs)):
             swap = (1, 0)
-            projected = b.op("matmul", x, b.op("permute_dims", _part(b, w, d), axes=swap))
+            projected = _project(b, x, b.op("permute_dims", _part(b, w, d), axes=swap))
             held = None
             if bias is not None:
                 whole, held = _biases(b, _part(b, bias, d), kind, hidden)
@@ -294,6 +294,13 @@ def decompose(kind: str) -> Callable[[Builder, Sequence[Any], Attrs], Any]:
         )
 
     return apply
+
+
+def _project(b: Builder, x: Any, weight: Any) -> Any:
+    """x times the weight, all steps of all sequences as rows of one product."""
+    steps, batch, features = b.shape(x)
+    y = b.op("matmul", b.op("reshape", x, shape=(steps * batch, features)), weight)
+    return b.op("reshape", y, shape=(steps, batch, b.shape(y)[1]))
 
 
 def _part(b: Builder, value: Any, direction: int) -> Any:
@@ -339,6 +346,13 @@ def _scan_type(kind: str) -> Callable[[Types, Attrs], tuple[TensorType, ...]]:
     return rule
 
 
+def _fits(have: Sequence[Any], want: Sequence[Any]) -> bool:
+    """Whether two shapes may be equal."""
+    return len(have) == len(want) and all(
+        n == m for n, m in zip(have, want, strict=True) if isinstance(n, int) and isinstance(m, int)
+    )
+
+
 def _layer_type(kind: str) -> Callable[[Types, Attrs], tuple[TensorType, ...]]:
     def rule(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
         x, w, r = types[:3]
@@ -347,11 +361,19 @@ def _layer_type(kind: str) -> Callable[[Types, Attrs], tuple[TensorType, ...]]:
         if x.rank != 3:
             raise ShapeError(f"the input has rank {x.rank}, not 3")
         for item, shape in ((w, (directions, gates, x.shape[2])), (r, (directions, gates, hidden))):
-            both = zip(item.shape, shape, strict=True)
-            if any(isinstance(n, int) and isinstance(m, int) and n != m for n, m in both):
+            if not _fits(item.shape, shape):
                 raise ShapeError(f"weights must have shape {list(shape)}, got {list(item.shape)}")
-        if len(types) > 3 and types[3] is not None and types[3].shape != (directions, 2 * gates):
-            raise ShapeError(f"the bias must have shape {[directions, 2 * gates]}")
+        state, kinds = (directions, x.shape[1], hidden), len(_states(kind))
+        wanted = [
+            (directions, 2 * gates),
+            (x.shape[1],),
+            *[state] * kinds,
+            (directions, 3 * hidden),
+        ]
+        names = ["bias", "lengths", *["initial state"] * kinds, "peepholes"]
+        for name, item, shape in zip(names, types[3:], wanted, strict=False):
+            if item is not None and not _fits(item.shape, shape):
+                raise ShapeError(f"{name} must have shape {list(shape)}, got {list(item.shape)}")
         row = TensorType((x.shape[0], directions, x.shape[1], hidden), x.dtype)
         last = TensorType((directions, x.shape[1], hidden), x.dtype)
         return (row, last, last) if kind == "lstm" else (row, last)
