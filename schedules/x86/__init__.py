@@ -14,6 +14,7 @@ from uif_tvm.schedules.x86.conv_planner import plan_conv2d
 from uif_tvm.schedules.x86.depthwise import BlockedDepthwise
 from uif_tvm.schedules.x86.matmul import RULES as MATMUL_RULES
 from uif_tvm.schedules.x86.matmul_planner import plan_matmul
+from uif_tvm.schedules.x86.plane_conv import RULES as PLANE_RULES
 from uif_tvm.schedules.x86.pool import BlockedPool
 from uif_tvm.schedules.x86.rows import RULES as ROW_RULES
 
@@ -42,6 +43,7 @@ RULES = (
     BlockedDepthwise(),
     BlockedPool(),
     LayoutChange(),
+    *PLANE_RULES,
     *MATMUL_RULES,
     *ROW_RULES,
     *GENERIC_RULES,

@@ -119,7 +119,13 @@ def read_fused(func: PrimFunc, families: tuple[str, ...]) -> FusedKernel | Refus
         return Refusal("fused-shape", "no root block")
     try:
         anchor, family, chain = None, "", {}
-        for block in _leaf_blocks(func.body.block.body):
+        leaves = list(_leaf_blocks(func.body.block.body))
+        labels = {str(block.annotations.get(FAMILY_ATTR)) for block in leaves}
+        if not labels & set(families):
+            return Refusal(OTHER_FAMILY, f"no block of family {' or '.join(families)}")
+        for block in leaves:
+            if shape_of_or_none(block.writes[0].source) is None:
+                raise UnreadableError(f"extents of {block.name_hint} are known at run time only")
             label = block.annotations.get(FAMILY_ATTR)
             if label is not None and str(label) in families:
                 if anchor is not None:
@@ -129,7 +135,7 @@ def read_fused(func: PrimFunc, families: tuple[str, ...]) -> FusedKernel | Refus
                 variables = [item.var for item in block.iter_vars]
                 chain[block.writes[0].source] = (variables, _elementwise_value(block))
         if anchor is None:
-            return Refusal(OTHER_FAMILY, f"no block of family {' or '.join(families)}")
+            raise UnreadableError("no anchor block")
         inputs, result = _inputs(anchor), _result(func, anchor, chain)
         kernel = FusedKernel(func, anchor, family, inputs, result, chain)
         _check(kernel)

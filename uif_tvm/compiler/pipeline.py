@@ -37,6 +37,7 @@ def phases() -> tuple[Phase, ...]:
         legalize,
         lift_weights,
         pack_matmul,
+        plane_conv,
         safe_indexing,
         standard_kernels,
         view_reshape,
@@ -59,6 +60,7 @@ def phases() -> tuple[Phase, ...]:
             (
                 (2, standard_kernels.PASS),
                 (2, block_layout.PASS),
+                (2, plane_conv.PASS),
                 (2, pack_matmul.PASS),
                 (2, dead_code.PASS),
             ),

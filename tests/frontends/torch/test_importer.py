@@ -153,7 +153,9 @@ def test_without_the_host_its_operators_are_refused_all_at_once() -> None:
 
     with pytest.raises(UnsupportedError) as caught:
         import_torch(Function(model), torch.randn(4, 6))
-    assert {"aten._fft_r2c.default", "aten._linalg_det.default"} <= {op.op for op in caught.value.ops}
+    assert {"aten._fft_r2c.default", "aten._linalg_det.default"} <= {
+        op.op for op in caught.value.ops
+    }
     assert all(op.locations[0].startswith("test_importer.py:") for op in caught.value.ops)
 
 
