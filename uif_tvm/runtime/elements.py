@@ -68,6 +68,8 @@ def to_stored(array: Array, strings: Strings | None = None) -> Array:
         array: of any declared type; texts are ``str`` or UTF-8 ``bytes``.
         strings: who gives ids to texts; needed for those only.
     """
+    if array.dtype.isbuiltin == 1 and array.dtype.kind in "biuf":
+        return array  # nearly always, and cheaper to see than a name
     name = element_name(array)
     if name == TEXT:
         if strings is None:
