@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from tvm import relax
 
-from tests.frontends.torch.running import Function, check, run
-from uif_tvm.errors import ImportModelError, UnsupportedError, UsageError
+from tests.frontends.torch.running import Function, build, check, run
+from uif_tvm.errors import UnsupportedError, UsageError
 from uif_tvm.frontends.torch import import_torch
 from uif_tvm.frontends.torch.importer import import_program
 
@@ -148,25 +148,29 @@ def test_input_changed_in_place_gives_right_outputs() -> None:
 
 
 def test_without_the_host_its_operators_are_refused_all_at_once() -> None:
-    def model(x: torch.Tensor) -> torch.Tensor:
-        return torch.fft.rfft(x).abs() + torch.linalg.det(x[:, :4])
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fft.rfft(x).abs() + torch.linalg.det(x[:, :4])
 
     with pytest.raises(UnsupportedError) as caught:
-        import_torch(Function(model), torch.randn(4, 6))
-    assert {"aten._fft_r2c.default", "aten._linalg_det.default"} <= {
-        op.op for op in caught.value.ops
-    }
+        import_torch(Model(), torch.randn(4, 6))
+    refused = {op.op for op in caught.value.ops}
+    assert {"aten._fft_r2c.default", "aten._linalg_det.default"} <= refused
     assert all(op.locations[0].startswith("test_importer.py:") for op in caught.value.ops)
 
 
-def test_control_flow_on_data_is_an_import_error() -> None:
+def test_control_flow_on_data_is_decided_by_the_example_and_checked_at_run_time() -> None:
     class Branch(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + 1 if x.sum() > 0 else x - 1
 
-    with pytest.raises(ImportModelError, match="cannot export Branch") as caught:
-        import_torch(Branch(), torch.ones(2))
-    assert caught.value.hint
+    imported = import_torch(Branch(), torch.ones(2))
+    (place,) = imported.specialised
+    assert place.startswith("a value read at test_importer.py:")
+    call = build(imported.mod)
+    np.testing.assert_array_equal(call(np.full(2, 3, np.float32))[0], [4, 4])
+    with pytest.raises(Exception, match="match_cast"):
+        call(np.full(2, -3, np.float32))
 
 
 def test_reasons_leave_tvms_placeholders_for_constants_out() -> None:

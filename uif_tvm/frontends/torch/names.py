@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -27,12 +30,13 @@ def frames(node: fx.Node) -> list[tuple[str, int]]:
 
 
 def source_location(node: fx.Node) -> str:
-    """Submodule and source line of a node, as far as the exporter kept them."""
+    """Submodule and the user's source line of a node, as far as the exporter kept them."""
     calls = frames(node)
     path = module_path(node)
     if not calls:
         return path or node.name
-    file, line = calls[-1]
+    outside = [call for call in calls if not call[0].startswith(_TORCH)]
+    file, line = (outside or calls)[-1]
     where = f"{file.rsplit('/', 1)[-1]}:{line}"
     return f"{path} ({where})" if path else where
 
