@@ -17,16 +17,23 @@ def pointwise(formula: Callable[..., Any], name: str) -> Callable[..., Any]:
 
         shape = broadcast_extents([tensor.shape for tensor in tensors])
         return te.compute(
-            shape, lambda *i: formula(*(element(t, i) for t in tensors), **attrs), name=name
+            shape, lambda *i: formula(*(element(t, i, shape) for t in tensors), **attrs), name=name
         )
 
     return kernel
 
 
-def element(tensor: te.Tensor, at: Sequence[Any]) -> Any:
-    """Element of ``tensor`` seen at a position of a larger shape (NumPy broadcasting)."""
-    tail = at[len(at) - len(tensor.shape) :]
-    picked = [0 if is_one(d) else i for i, d in zip(tail, tensor.shape, strict=True)]
+def element(tensor: te.Tensor, at: Sequence[Any], shape: Sequence[Any]) -> Any:
+    """Element of ``tensor`` seen at position ``at`` of the larger ``shape`` (NumPy broadcasting).
+
+    An axis of extent 1 keeps its index where the shape has 1 too: a kernel that reads just its own
+    position is element-wise to TVM, and only such ones fuse into convolutions and products.
+    """
+    first = len(at) - len(tensor.shape)
+    picked = [
+        0 if is_one(d) and not is_one(whole) else i
+        for i, d, whole in zip(at[first:], tensor.shape, shape[first:], strict=True)
+    ]
     value = tensor(*picked)
     return value.asobject() if hasattr(value, "asobject") else value
 
