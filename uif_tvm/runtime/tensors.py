@@ -52,7 +52,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 def is_extended(dtype: np.dtype[Any]) -> bool:
     """Whether DLPack through NumPy does not know ``dtype``."""
-    return dtype.name in _EXTENDED
+    return dtype.isbuiltin != 1 and dtype.name in _EXTENDED
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
