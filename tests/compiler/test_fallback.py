@@ -96,7 +96,10 @@ def test_what_cannot_be_composed_runs_on_the_host(tmp_path):
     _, rows = placed(applied("test_shifted", by=0.5), refusing())
     assert rows == [("test_shifted", "host", "no-kernel")]
     compiled = engine(tmp_path, applied("test_shifted", by=0.5))
+    (row,) = compiled.placement()
+    assert (row["reason"], row["host_ms"]) == ("no-kernel", None)
     (have,) = compiled.run(X)
+    assert compiled.placement()[0]["host_ms"] > 0
     np.testing.assert_array_equal(have, X + np.float32(0.5))
     assert compiled.get_stats()["host_fallbacks"] == 1
     assert compiled.get_stats()["host_ms"]["test_shifted"] > 0

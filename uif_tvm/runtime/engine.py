@@ -199,8 +199,15 @@ class Engine:
         return {op: seconds * 1e3 / runs for op, seconds in spent.items()}
 
     def placement(self) -> list[dict[str, Any]]:
-        """Where each kind of operator runs (``native``, ``composed``, ``host``) and why."""
-        return list(self._report["placement"])
+        """Where each kind of operator runs (``native``, ``composed``, ``host``), why, and at what
+        price: ``estimated_us`` per run, and for what runs on the host the measured mean
+        ``host_ms``, ``None`` before the first run.
+        """
+        measured = self._host_ms() if self._stats.runs else {}
+        return [
+            row | ({"host_ms": measured.get(row["op"])} if row["where"] == "host" else {})
+            for row in self._report["placement"]
+        ]
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
