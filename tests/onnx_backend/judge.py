@@ -52,7 +52,9 @@ def _judge_uif(case: Any, level: int) -> Verdict:
     except Exception as error:
         return Verdict(FAILED, f"{type(error).__name__}: {str(error)[-600:]}")
     for engine in prepared.engines:
-        used += [row["op"] for row in engine.placement() if row["where"] == "host"]
+        named = [row["op"] for row in engine.placement() if row["where"] == "host"]
+        calls = engine.get_stats()["host_fallbacks"]
+        used += named or ["unnamed"] * calls
     return Verdict(WRONG if message else PASSED, message, tuple(sorted(set(used))))
 
 
