@@ -8,8 +8,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from tests.frontends.onnx.harness import check, run_model
-from tests.frontends.onnx.small_models import ALL, F32, I64, build, convolution, function_call
+from tests.frontends.onnx.harness import check, execute, run_model
+from tests.frontends.onnx.small_models import ALL, BOOL, F32, I64, build, convolution, function_call
 from uif_tvm.errors import ImportModelError, RunError, UnsupportedError
 from uif_tvm.frontends.onnx import import_onnx
 
@@ -67,9 +67,59 @@ def test_what_no_output_needs_is_not_converted() -> None:
 def test_the_domain_is_part_of_the_operators_name() -> None:
     from onnx import helper as h
 
-    node = h.make_node("Attention", ["x", "x", "x"], ["y"], domain="com.microsoft", num_heads=1)
+    node = h.make_node("Softmax", ["x"], ["y"], domain="com.microsoft")
     model = build([node], {"x": (F32, [1, 2, 4])}, ["y"], opset=23, domains=["com.microsoft"])
-    with pytest.raises(UnsupportedError, match=r"com\.microsoft::Attention"):
+    with pytest.raises(UnsupportedError, match=r"com\.microsoft::Softmax"):
+        import_onnx(model)
+
+
+def test_values_compiled_in_are_checked_even_where_only_a_branch_asked_for_them() -> None:
+    """Axes are asked for in the branch that this run does not take, then used after it."""
+    from onnx import helper as h
+
+    def side(op: str, name: str) -> Any:
+        inputs = ["x", "axes"] if op == "ReduceSum" else ["first"]
+        node = h.make_node(op, inputs, [name])
+        return h.make_graph([node], name, [], [h.make_tensor_value_info(name, F32, None)])
+
+    nodes = [
+        h.make_node("Relu", ["x"], ["first"]),
+        h.make_node("If", ["c"], ["z"], then_branch=side("ReduceSum", "t"),
+                    else_branch=side("Identity", "e")),
+        h.make_node("ReduceMin", ["x", "axes"], ["y"]),
+    ]  # fmt: skip
+    model = build(
+        nodes, {"c": (BOOL, []), "x": (F32, [2, 3]), "axes": (I64, [1])}, ["z", "y"], opset=18
+    )
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    given = {"c": np.array(False), "x": x, "axes": np.array([0])}
+    imported = import_onnx(model, given)
+    assert imported.specialised == ("axes",)
+    np.testing.assert_array_equal(execute(imported, given)[1], x.min(0, keepdims=True))
+    with pytest.raises(Exception, match="match_cast"):
+        execute(imported, given | {"axes": np.array([1])})
+
+
+def test_sparse_weights_are_made_dense() -> None:
+    from onnx import helper as h
+
+    values = h.make_tensor("w", F32, [2], [2.5, -1.0])
+    nodes = [h.make_node("Mul", ["x", "w"], ["y"])]
+    for indices in ([1, 5], [[0, 1], [1, 2]]):
+        shape = list(np.shape(indices))
+        index = h.make_tensor("i", I64, shape, np.ravel(indices))
+        sparse = h.make_sparse_tensor(values, index, [2, 3])
+        constant = h.make_node("Constant", [], ["w"], sparse_value=sparse)
+        x = np.ones((2, 3), np.float32)
+        wanted = np.array([[0, 2.5, 0], [0, 0, -1]], np.float32)
+        model = build([constant, *nodes], {"x": (F32, [2, 3])}, ["y"])
+        check(model, {"x": x}, expected=[wanted])
+        model = build(nodes, {"x": (F32, [2, 3])}, ["y"], weights={"w": np.zeros(())})
+        del model.graph.initializer[:]
+        model.graph.sparse_initializer.append(sparse)
+        check(model, {"x": x}, expected=[wanted])
+    model.graph.sparse_initializer[0].dims[1] = 2
+    with pytest.raises(ImportModelError, match="outside of"):
         import_onnx(model)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from uif_tvm.errors import ImportModelError
+from uif_tvm.frontends.onnx.sparse import dense
 from uif_tvm.frontends.onnx.tensors import to_numpy
 from uif_tvm.frontends.onnx.validate import fail
 
@@ -36,6 +37,8 @@ def decode(attribute: Any, folder: Path | None) -> Any:
         return attribute.s.decode("utf-8", "replace")
     if kind == AttributeProto.TENSOR:
         return to_numpy(attribute.t, folder)
+    if kind == AttributeProto.SPARSE_TENSOR:
+        return dense(attribute.sparse_tensor, folder)
     if kind == AttributeProto.GRAPH:
         return attribute.g
     if kind == AttributeProto.FLOATS:

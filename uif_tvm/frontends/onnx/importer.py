@@ -28,6 +28,7 @@ from uif_tvm.frontends.onnx.guesses import Guesses
 from uif_tvm.frontends.onnx.host import host_call
 from uif_tvm.frontends.onnx.nodes import check_arity, describe, needed, reason_of
 from uif_tvm.frontends.onnx.notes import NO_CONVERTER, Notes, reason_code
+from uif_tvm.frontends.onnx.sparse import dense
 from uif_tvm.frontends.onnx.symbolic import materialise, require_value
 from uif_tvm.frontends.onnx.tensors import to_numpy
 from uif_tvm.frontends.onnx.tentative import RefusedWithinError, tentative
@@ -144,10 +145,17 @@ class GraphImporter:
         if expr not in self.examples:
             return None
         name, array = self.examples[expr]
-        if name not in self.notes.specialised:
-            self.notes.specialised.append(name)
-            require_value(self.bb, expr, to_stored(array, self.strings))
+        self.notes.specialised[name] = expr
         return array
+
+    def _check_specialised(self) -> None:
+        """Have the runtime refuse other values of inputs that are compiled in.
+
+        Once, and in the outermost block: an operator that asked for a value may lie in a branch
+        that a run does not take, while others rely on the value too.
+        """
+        for expr in self.notes.specialised.values():
+            require_value(self.bb, expr, to_stored(self.examples[expr][1], self.strings))
 
     def open_blocks(self) -> tuple[int, ...]:
         """The branch bodies under construction; variables of others are out of scope."""
@@ -221,15 +229,13 @@ class GraphImporter:
         for tensor in graph.initializer:
             scope.values[tensor.name] = Known(to_numpy(tensor, self.folder))
         for sparse in graph.sparse_initializer:
-            raise ImportModelError(
-                f"sparse initializer {sparse.values.name!r} is not supported",
-                code="UIF-IMPORT-SPARSE",
-                hint="store the weight as a dense tensor",
-            )
+            scope.values[sparse.values.name] = Known(dense(sparse, self.folder))
         scope.values.update(bindings)
         scope.types.update({info.name: info.type for info in [*graph.value_info, *graph.output]})
         with self._inside(scope):
             self._run_nodes(graph.node, [value.name for value in graph.output])
+            if self._depth == 1:
+                self._check_specialised()
             return [scope.lookup(value.name) for value in graph.output]
 
     @contextmanager
@@ -280,8 +286,8 @@ class GraphImporter:
             if hosted is None:
                 self.notes.refuse(node, domain, str(exc), getattr(exc, "hint", None))
             return hosted or [Poison()] * len(node.output)
-        except (UifError, ImportError):
-            raise  # an ImportError is a fault of the installation, not of the node
+        except (UifError, ImportError, NameError):
+            raise  # not a fault of the node, but of the installation or of our own
         except Exception as exc:
             detail = reason_of(exc)
             hosted = self._on_host(node, domain, inputs, f"conversion failed: {detail}")

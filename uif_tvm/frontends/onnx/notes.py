@@ -18,14 +18,14 @@ class Notes:
 
     Args:
         removed: operators that mean nothing at inference.
-        specialised: inputs whose example value is compiled in.
+        specialised: input whose example value is compiled in -> its parameter.
         refused: (operator, reason, hint) -> where it occurs.
         composed: operators taken apart into what their standard's function body consists of.
         host: operators that run on the host -> reason codes.
     """
 
     removed: Counter[str] = field(default_factory=Counter)
-    specialised: list[str] = field(default_factory=list)
+    specialised: dict[str, Any] = field(default_factory=dict)
     refused: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
     host: dict[str, list[str]] = field(default_factory=dict)
     composed: Counter[str] = field(default_factory=Counter)
@@ -34,7 +34,7 @@ class Notes:
         """An independent copy, to go back to."""
         return Notes(
             Counter(self.removed),
-            list(self.specialised),
+            dict(self.specialised),
             {key: list(at) for key, at in self.refused.items()},
             {op: list(reasons) for op, reasons in self.host.items()},
             Counter(self.composed),
