@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from tvm.relax import BlockBuilder
 
 
+#: Elements of a tensor whose extents are read at run time.
+MAX_SIZED = 1 << 31
+
+
 class Unsupported(Exception):
     """A converter declines: this use of the operator is not supported, for the reason given."""
 
@@ -211,7 +215,10 @@ class NodeContext:
         """The error for a node that breaks its operator's specification."""
         label = node_label(self.node)
         return ImportModelError(
-            f"node {label!r} ({self.op_type}): {text}", code="UIF-IMPORT-NODE", op=label
+            f"node {label!r} ({self.op_type}): {text}",
+            code="UIF-IMPORT-NODE",
+            op=label,
+            hint="check the node's attributes and operands against the operator's specification",
         )
 
     # --- building ----------------------------------------------------------------------------
@@ -336,10 +343,27 @@ class NodeContext:
             variables = [tirx.Var(f"{stem}_{i}", "int64") for i in range(count)]
             read = self.bb.emit(relax.op.tensor_to_shape(flat))
             self.bb.match_cast(read, relax.ShapeType(variables))
+            if sizes:
+                self._require_room(variables)
             elements = np.empty(count, dtype=object)
             elements[:] = variables
             value.settled[visible] = Symbolic(elements.reshape(shape))
         return value.settled[visible].elements
+
+
+    def _require_room(self, sizes: Sequence[Any]) -> None:
+        """Have the runtime refuse extents that are negative or multiply beyond ``MAX_SIZED``.
+
+        A product that leaves 64 bits would give a small buffer for a large loop.
+        """
+        one, most = (tirx.const(number, "int64") for number in (1, MAX_SIZED))
+        zero, total, broken = tirx.const(0, "int64"), one, tirx.const(0, "int64")
+        for size in sizes:
+            total = tirx.min(total * tirx.max(tirx.min(size, most), zero), most)
+            broken = tirx.max(broken, tirx.Select(size < zero, one, zero))
+        broken = tirx.max(broken, tirx.Select(total >= most, one, zero))
+        flag = self.bb.emit(relax.ShapeExpr([broken]))
+        self.bb.match_cast(flag, relax.ShapeType([tirx.IntImm("int64", 0)]))
 
 
 def _identifier(name: str) -> str:

@@ -65,7 +65,17 @@ def import_onnx(
     except UifError:
         raise
     except RecursionError as exc:
-        raise ImportModelError("the model is nested too deeply", code="UIF-IMPORT-DEPTH") from exc
+        raise ImportModelError(
+            "the model is nested too deeply",
+            code="UIF-IMPORT-DEPTH",
+            hint="flatten its branches and functions",
+        ) from exc
+    except UnicodeDecodeError as exc:
+        raise ImportModelError(
+            f"a name in the model is no UTF-8 text: {exc.object!r:.80}",
+            code="UIF-IMPORT-NAME",
+            hint="the model file is damaged: export it again",
+        ) from exc
 
 
 def _import(

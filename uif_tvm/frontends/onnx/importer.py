@@ -32,7 +32,7 @@ from uif_tvm.frontends.onnx.sparse import dense
 from uif_tvm.frontends.onnx.symbolic import materialise, require_value
 from uif_tvm.frontends.onnx.tensors import to_numpy
 from uif_tvm.frontends.onnx.tentative import RefusedWithinError, tentative
-from uif_tvm.frontends.onnx.validate import domain_of, fail, node_label
+from uif_tvm.frontends.onnx.validate import check_room, domain_of, fail, node_label
 from uif_tvm.frontends.onnx.values import (
     Absent,
     Array,
@@ -331,6 +331,7 @@ class GraphImporter:
             check_elements(node.op_type, domain, attrs, inputs)
             result = convert(NodeContext(self, node, version, attrs, inputs))
             wrapped = [self._wrap(r) for r in (result if isinstance(result, list) else [result])]
+            check_room(node, [v.expr.ty for v in wrapped if isinstance(v, Dynamic)])
             return declare_elements(schema_of(domain, node.op_type, version), inputs, wrapped)
         body = expand_schema_function(node, domain, version, inputs)
         if body is None:

@@ -26,7 +26,10 @@ MMAP_FROM = 1 << 20
 
 def _fail(tensor: Any, text: str, hint: str | None = None) -> ImportModelError:
     return ImportModelError(
-        f"tensor {tensor.name!r}: {text}", code="UIF-IMPORT-TENSOR", op=tensor.name, hint=hint
+        f"tensor {tensor.name!r}: {text}",
+        code="UIF-IMPORT-TENSOR",
+        op=tensor.name,
+        hint=hint or "the model file is damaged: export it again",
     )
 
 
@@ -43,7 +46,9 @@ def numpy_dtype(data_type: int, what: str) -> np.dtype[Any]:
         return dtype
     except (KeyError, ValueError, TypeError) as exc:
         raise ImportModelError(
-            f"{what}: element type {data_type} does not exist", code="UIF-IMPORT-TENSOR"
+            f"{what}: element type {data_type} does not exist",
+            code="UIF-IMPORT-TENSOR",
+            hint="the model file is damaged, or made for a newer onnx",
         ) from exc
 
 

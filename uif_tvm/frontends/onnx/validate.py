@@ -6,6 +6,7 @@ operators are checked when they are converted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -14,6 +15,22 @@ from uif_tvm.errors import ImportModelError
 KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft")
 MAX_DEPTH = 64
 """Nesting of subgraphs and local functions."""
+
+
+MAX_ELEMENTS = 1 << 38
+"""Of one result, 1 TiB in float32: a size that is meant to break whoever allocates it."""
+
+
+def check_room(node: Any, types: Iterable[Any]) -> None:
+    """Refuse results of static shapes that no machine holds, before anything allocates them.
+
+    Raises:
+        ImportModelError: naming the node and the shape.
+    """
+    for ty in types:
+        dims = [getattr(dim, "value", None) for dim in getattr(ty.shape, "values", None) or ()]
+        if None not in dims and math.prod(dims) > MAX_ELEMENTS:
+            fail("SIZE", f"its result of shape {dims} is more than any machine holds", node)
 
 
 def node_label(node: Any) -> str:
