@@ -71,7 +71,7 @@ def corrected_ops() -> tuple[type, ...]:
             stacked = (
                 [_nothing(kind) for kind in outputs] if step == 0 else [np.stack(k) for k in kept]
             )
-            return self._check_and_fix_outputs((*values, *stacked))
+            return tuple(self._check_and_fix_outputs((*values, *stacked)))
 
     class Scan(OpRun):  # type: ignore[misc]
         """The body over slices of the scanned inputs."""
@@ -87,7 +87,7 @@ def corrected_ops() -> tuple[type, ...]:
                 results = _scan_batches(self, inputs, context, options)
             else:
                 results = _scan(self, list(inputs), context, options)
-            return self._check_and_fix_outputs(tuple(results))
+            return tuple(self._check_and_fix_outputs(tuple(results)))
 
     class Optional(OpRun):  # type: ignore[misc]
         """The value itself, or nothing; the evaluator's own puts it into a list."""

@@ -34,6 +34,8 @@ from uif_tvm.runtime.strings import TEXT, Strings
 if TYPE_CHECKING:
     from tvm.relax import BlockBuilder
 
+    from uif_tvm.frontends.onnx.notes import Notes
+
 
 #: Elements of a tensor whose extents are read at run time.
 MAX_SIZED = 1 << 31
@@ -54,6 +56,7 @@ class Importer(Protocol):
     bb: BlockBuilder
     host_fallback: bool
     strings: Strings
+    notes: Notes
     guesses: Guesses
 
     def constant(self, array: Array) -> relax.Expr:

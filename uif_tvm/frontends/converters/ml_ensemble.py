@@ -104,7 +104,8 @@ class _Nodes:
         self.missing = list(attrs.get("nodes_missing_value_tracks_true") or [0] * self.count)
         self.leaf_targets = np.asarray(attrs["leaf_targetids"], np.int64)
         self.leaf_weights = np.asarray(attrs["leaf_weights"]).reshape(-1)
-        lengths = {len(c) for c in [*self.columns.values(), self.splits, self.missing]}
+        columns: list[Any] = [*self.columns.values(), self.splits, self.missing]
+        lengths = {len(column) for column in columns}
         if lengths != {self.count} or len(self.leaf_targets) != len(self.leaf_weights):
             raise ctx.invalid("the tree attributes differ in length")
         if self.count and not 0 <= self.modes.min() <= self.modes.max() <= MEMBER:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from uif_tvm.frontends.onnx.importer import GraphImporter
+    from uif_tvm.frontends.converters.context import Importer
 
 
 class RefusedWithinError(Exception):
@@ -19,7 +19,7 @@ class RefusedWithinError(Exception):
 
 
 @contextmanager
-def tentative(importer: GraphImporter) -> Iterator[None]:
+def tentative(importer: Importer) -> Iterator[None]:
     """Keep what the body emits and notes only if it succeeds and refuses nothing.
 
     Raises:
