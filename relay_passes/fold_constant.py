@@ -48,27 +48,26 @@ class _Fold(PyExprMutator):  # type: ignore[misc]
     def _evaluate(self, call: Any) -> np.ndarray[Any, Any] | None:
         """The call's value, or ``None`` when it is not constant, not known, or not worth it."""
         shape = static_shape(call) if isinstance(call, Call) else None
-        if shape is None:
+        if shape is None or op_name(call) is None:
             return None
         if op_name(call) == "relax.reshape":
             array = self._constant(call.args[0])
             return None if array is None else np.reshape(array, shape)
-        arrays = [self._constant(arg) for arg in call.args]
-        if not arrays or any(array is None for array in arrays):
+        if not call.args or self._constant(call.args[0]) is None:
             return None
         found = read(call)
         if found is None or found[0].results != 1:
+            return None
+        spec, operands, attrs = found
+        arrays = [None if operand is None else self._constant(operand) for operand in operands]
+        if any((a is None) != (o is None) for a, o in zip(arrays, operands, strict=True)):
             return None
         dtype = numpy_dtype(str(call.ty.dtype.dtype))
         known = sum(array.nbytes for array in arrays if array is not None)
         if int(np.prod(shape)) * dtype.itemsize > max(ALWAYS, GROWTH * known):
             return None
-        spec, operands, attrs = found
         try:
-            value = spec.evaluate(
-                [None if operand is None else self._constant(operand) for operand in operands],
-                attrs,
-            )
+            value = spec.evaluate(arrays, attrs)
         except (ArithmeticError, TypeError, ValueError):
             return None  # such as an integer to a negative power: run time decides what that means
         # A reference that promotes differently from Relax must not change the graph's types.

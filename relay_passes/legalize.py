@@ -37,6 +37,8 @@ class Legalize(GraphPass):
         with tvm.target.Target(dict(ctx.target.tvm_target)):
             mod = relax.backend.DispatchSortScan()(mod)
             mod = relax.transform.LegalizeOps(dict(LEGALIZE))(mod)
+        # Legalisations may leave one variable bound to another, which fusion would stop at.
+        mod = relax.transform.CanonicalizeBindings()(mod)
         left = high_level_ops(mod)
         if left:
             raise UnsupportedError(

@@ -36,7 +36,8 @@ class StandardKernels(GraphPass):
         kept = [name for name in Op.list_op_names() if name.startswith(_RELAX)]
         own = {name: rule for name, rule in LEGALIZE.items() if name.startswith(_STANDARD)}
         with tvm.target.Target(dict(ctx.target.tvm_target)):
-            return relax.transform.LegalizeOps(own, kept)(mod)
+            mod = relax.transform.LegalizeOps(own, kept)(mod)
+        return relax.transform.CanonicalizeBindings()(mod)
 
 
 PASS = StandardKernels()

@@ -40,16 +40,19 @@ def _leaky_relu(bb: BlockBuilder, call: Call) -> Expr:
 def _clip(bb: BlockBuilder, call: Call) -> Expr:
     """One kernel a bound, so that none repeats the other's expression."""
     x, *bounds = call.args
+    dtype = dtype_of(x)
     for bound, low in zip(bounds, (True, False), strict=True):
         number = getattr(bound, "value", None)
         if number is None:
             return default(bb, call)
-        number = float(number) if dtype_of(x) in FLOATS else int(number)
-        if not _is_bound(number, dtype_of(x), low):
+        number = float(number) if dtype in FLOATS else int(number)
+        if not _is_bound(number, dtype, low):
             continue
         limits = (number, None) if low else (None, number)
         formula = partial(_limited, limits=limits)
-        x = bb.emit(bb.call_te(pointwise(formula, "clip"), x, primfunc_name_hint="clip"))
+        # The last call stays unbound: it takes the operator's own variable.
+        x = x if x is call.args[0] else bb.emit(x)
+        x = bb.call_te(pointwise(formula, "clip"), x, primfunc_name_hint="clip")
     return x
 
 
