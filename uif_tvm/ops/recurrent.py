@@ -304,11 +304,11 @@ def _project(b: Builder, x: Any, weight: Any) -> Any:
 
 
 def _part(b: Builder, value: Any, direction: int) -> Any:
-    """One direction of a stacked operand."""
-    if b.shape(value)[0] == 1:
-        return b.op("squeeze", value, axis=(0,))
-    cut = b.op("strided_slice", value, axes=(0,), begin=(direction,), end=(direction + 1,))
-    return b.op("squeeze", cut, axis=(0,))
+    """One direction of a stacked operand; reshapes cost nothing, as they are views."""
+    shape = b.shape(value)
+    if shape[0] != 1:
+        value = b.op("strided_slice", value, axes=(0,), begin=(direction,), end=(direction + 1,))
+    return b.op("reshape", value, shape=shape[1:])
 
 
 def _biases(b: Builder, bias: Any, kind: str, hidden: int) -> tuple[Any, Any]:
@@ -326,7 +326,9 @@ def _biases(b: Builder, bias: Any, kind: str, hidden: int) -> tuple[Any, Any]:
 
 def _stacked(b: Builder, parts: Sequence[Any], axis: int) -> Any:
     """Results of the directions along a new axis."""
-    wide = [b.op("expand_dims", part, axis=(axis,)) for part in parts]
+    shape = b.shape(parts[0])
+    longer = (*shape[:axis], 1, *shape[axis:])
+    wide = [b.op("reshape", part, shape=longer) for part in parts]
     return wide[0] if len(wide) == 1 else b.op("concat", *wide, axis=axis)
 
 
