@@ -15,6 +15,9 @@ JOBS ?= 2
 MODELS ?=
 THREADS ?= 1 2
 ROUNDS ?= 12
+# How many damaged models `make fuzz` tries, and which, e.g. COUNT=500 SEED=3
+COUNT ?= 3000
+SEED ?= 0
 # Another folder of cases for `make cases`
 CASES ?= tests/cases/registry
 # Another list of models for `make corpus`, and which of them, e.g. IDS="ppocr_v4_rec magika_v3_3"
@@ -88,6 +91,10 @@ cases: $(VENV)/.installed-dev ## Run small inputs that once failed somewhere
 .PHONY: onnx-backend
 onnx-backend: $(VENV)/.installed-dev ## Run ONNX's own node tests, and ONNX Runtime on the same
 	@$(PY) -m tests.onnx_backend.sweep --jobs $(JOBS) --shard '$(SHARD)' --filter '$(FILTER)'
+
+.PHONY: fuzz
+fuzz: $(VENV)/.installed-dev ## Damage models in thousands of ways; findings go to build/fuzz
+	@$(PY) -m tests.fuzz.check --count $(COUNT) --seed $(SEED)
 
 .PHONY: clean
 clean: ## Remove build products, but neither .venv nor downloaded models

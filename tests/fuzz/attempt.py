@@ -17,7 +17,9 @@ INTERNAL = ("UIF-COMPILE-PASS", "UIF-INTERNAL")
 MAX_ELEMENTS = 1 << 20
 
 
-def attempt(data: bytes, inputs: Mapping[str, Any], level: int) -> dict[str, str]:
+def attempt(
+    data: bytes, inputs: Mapping[str, Any], level: int, suffix: str = "onnx"
+) -> dict[str, str]:
     """The ``outcome`` and its ``message``.
 
     ``refused`` and ``ran`` are right. ``internal``: a typed error that tells of a fault of ours.
@@ -28,11 +30,12 @@ def attempt(data: bytes, inputs: Mapping[str, Any], level: int) -> dict[str, str
 
     with tempfile.TemporaryDirectory(prefix="uif-fuzz-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        path, out = f"{folder}/m.onnx", f"{folder}/m.uif"
+        path, out = f"{folder}/m.{suffix}", f"{folder}/m.uif"
         with open(path, "wb") as file:
             file.write(data)
         try:
-            uif_tvm.export(path, dict(inputs), output_path=out, optimize_level=level)
+            example = dict(inputs) if suffix == "onnx" else tuple(inputs.values())
+            uif_tvm.export(path, example, output_path=out, optimize_level=level)
             uif_tvm.load(out, threads=1).run(dict(inputs))
         except UifError as error:
             internal = error.code in INTERNAL

@@ -1,16 +1,17 @@
 """``make fuzz``: thousands of damaged models, each of which must be refused or run.
 
-    python -m tests.fuzz.check [--count N] [--seed N] [--seeds "nodes cases corpus"]
+    python -m tests.fuzz.check [--count N] [--seed N] [--seeds "nodes cases corpus archives"]
 
-Mutants are made from ONNX's node tests, from our cases and from small trained models. They are
-tried in worker processes with limits on memory and time. What is neither a typed refusal nor a
-model that runs is a finding: it is saved under build/fuzz with its inputs, and listed in
-build/reports/fuzz.json. Exit code 0 when there is none.
+Mutants are made from ONNX's node tests, from our cases, from small trained models, and from
+``.pt2`` archives. They are tried in worker processes with limits on memory and time. What is
+neither a typed refusal nor a model that runs is a finding: it is saved under build/fuzz with its
+inputs, and listed in build/reports/fuzz.json. Exit code 0 when there is none.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import random
@@ -18,7 +19,7 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from rich.console import Console
 from tests.fuzz import seeds
 from tests.fuzz.attempt import ACCEPTED, attempt, fitting
 from tests.fuzz.mutate import mutated
+from tests.fuzz.mutate_archive import mutated_archive
 
 TIMEOUT = 60.0
 MEMORY = 4 << 30
@@ -35,23 +37,27 @@ MEMORY = 4 << 30
 BATCH = 40
 _SPAWN = multiprocessing.get_context("fork")
 Seed = tuple[str, Any, dict[str, Any]]
-Mutant = tuple[str, bytes, dict[str, Any], int]
+#: Name, contents, inputs, level, suffix of the file.
+Mutant = tuple[str, bytes, dict[str, Any], int, str]
 
 
 def mutants(chosen: list[Seed], count: int, seed: int) -> Iterator[Mutant]:
-    """(name, serialised model, inputs, level); the same for the same arguments."""
+    """Damaged models; the same for the same arguments."""
     for number in range(count):
         rng = random.Random(f"{seed}/{number}")
         name, model, inputs = rng.choice(chosen)
-        data = mutated(model, rng)
-        feed = fitting(data, inputs) if rng.random() < 0.6 else inputs
-        yield f"{name}-{seed}-{number}", data, feed, rng.choice((0, 2))
+        if isinstance(model, bytes):
+            data, feed, suffix = mutated_archive(model, rng), inputs, "pt2"
+        else:
+            data, suffix = mutated(model, rng), "onnx"
+            feed = fitting(data, inputs) if rng.random() < 0.6 else inputs
+        yield f"{name}-{seed}-{number}", data, feed, rng.choice((0, 2)), suffix
 
 
 def _work(batch: list[Mutant], pipe: Any) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    for _, data, inputs, level in batch:
-        pipe.send(attempt(data, inputs, level))
+    for _, *mutant in batch:
+        pipe.send(attempt(*mutant))
 
 
 def outcomes(batch: list[Mutant], timeout: float = TIMEOUT) -> Iterator[dict[str, str]]:
@@ -85,22 +91,22 @@ def outcomes(batch: list[Mutant], timeout: float = TIMEOUT) -> Iterator[dict[str
 
 def _preload(seed: Seed) -> None:
     """Import what workers need, so that they, being forks, start with it."""
-    import uif_tvm.artifact
-    import uif_tvm.compiler.lower
-    import uif_tvm.runtime.engine  # noqa: F401
     from uif_tvm.frontends.onnx import import_onnx
     from uif_tvm.target.registry import get_target
 
     get_target("cpu")
-    import_onnx(seed[1], seed[2])
+    if isinstance(seed[1], bytes):
+        pass
+    else:
+        import_onnx(seed[1], seed[2])
 
 
 def save(folder: Path, mutant: Mutant, row: dict[str, str]) -> None:
     """A finding as a model, its inputs and what happened."""
-    name, data, inputs, level = mutant
+    name, data, inputs, level, suffix = mutant
     place = folder / name
     place.mkdir(parents=True, exist_ok=True)
-    (place / "model.onnx").write_bytes(data)
+    (place / f"model.{suffix}").write_bytes(data)
     plain = {f"in{i}": array for i, array in enumerate(inputs.values())}
     np.savez(place / "inputs.npz", meta=json.dumps(list(inputs)), **plain)  # type: ignore[arg-type]
     (place / "finding.json").write_text(json.dumps(row | {"level": level}, indent=2) + "\n")
@@ -111,19 +117,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--count", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seeds", default="nodes cases corpus")
+    parser.add_argument("--seeds", default="nodes cases corpus archives")
     parser.add_argument("--findings", type=Path, default=Path("build/fuzz"))
     parser.add_argument("--report", type=Path, default=Path("build/reports/fuzz.json"))
     args = parser.parse_args()
-    sources = {"nodes": seeds.node_tests, "cases": seeds.cases, "corpus": seeds.corpus}
+    sources: dict[str, Callable[[], Iterator[Seed]]] = {
+        "nodes": seeds.node_tests,
+        "cases": seeds.cases,
+        "corpus": seeds.corpus,
+        "archives": seeds.archives,
+    }
     chosen = [seed for name in args.seeds.split() for seed in sources[name]()]
     console = Console(highlight=False)
     console.print(f"{len(chosen)} whole models, {args.count} mutants, seed {args.seed}")
-    _preload(chosen[0])
+    for kind in {type(model): seed for seed in chosen for model in seed[1:2]}.values():
+        _preload(kind)
     rows: list[dict[str, str]] = []
     start, batch = time.perf_counter(), list[Mutant]()
     made = mutants(chosen, args.count, args.seed)
-    while batch := [mutant for mutant, _ in zip(made, range(BATCH), strict=False)]:
+    while batch := list(itertools.islice(made, BATCH)):
         for mutant, row in zip(batch, outcomes(batch), strict=True):
             rows.append({"id": mutant[0], **row})
             if row["outcome"] not in ACCEPTED:

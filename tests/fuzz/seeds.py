@@ -34,6 +34,32 @@ def cases() -> Iterator[tuple[str, Any, dict[str, Any]]]:
             yield case["id"], model, dict(inputs)
 
 
+def archives() -> Iterator[tuple[str, bytes, dict[str, Any]]]:
+    """(name, .pt2 file, inputs) of small PyTorch programs, one with a dimension that varies."""
+    import io
+
+    import torch
+
+    class Mixed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv2d(1, 2, 3)
+            self.linear = torch.nn.Linear(8, 3)
+            self.register_buffer("scale", torch.tensor([1.0, 2.0, 3.0]))
+
+        def forward(self, image: Any, index: Any) -> Any:
+            x = torch.relu(self.conv(image)).flatten(1)
+            return self.linear(x).softmax(-1) * self.scale, x[:, index]
+
+    batch = torch.export.Dim("batch", min=2, max=8)
+    args = (torch.randn(2, 1, 4, 4), torch.tensor([0, 3]))
+    for name, shapes in (("static", None), ("dynamic", ({0: batch}, None))):
+        file = io.BytesIO()
+        torch.export.save(torch.export.export(Mixed().eval(), args, dynamic_shapes=shapes), file)
+        feed = {"image": args[0].numpy(), "index": args[1].numpy()}
+        yield f"pt2-{name}", file.getvalue(), feed
+
+
 def corpus() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """(name, model, inputs) of the corpus's small trained models that are there already."""
     import numpy as np

@@ -26,7 +26,7 @@ from uif_tvm.frontends.onnx.fold_symbolic import fold_symbolic
 from uif_tvm.frontends.onnx.functions import expand_schema_function
 from uif_tvm.frontends.onnx.guesses import Guesses
 from uif_tvm.frontends.onnx.host import host_call
-from uif_tvm.frontends.onnx.nodes import check_arity, describe, needed, reason_of
+from uif_tvm.frontends.onnx.nodes import check_arity, check_types, describe, needed, reason_of
 from uif_tvm.frontends.onnx.notes import NO_CONVERTER, Notes, reason_code
 from uif_tvm.frontends.onnx.sparse import dense
 from uif_tvm.frontends.onnx.symbolic import materialise, require_value
@@ -321,7 +321,9 @@ class GraphImporter:
         function = self.functions.get((domain, node.op_type))
         if function is not None:
             return self._call(function, node, inputs)
-        check_arity(node, schema_of(domain, node.op_type, version))
+        schema = schema_of(domain, node.op_type, version)
+        check_arity(node, schema)
+        check_types(node, schema, inputs)
         attrs = read_attributes(node, domain, version, self.folder)
         folded = self._fold(node, domain, version, attrs, inputs)
         if folded is not None:
@@ -332,7 +334,7 @@ class GraphImporter:
             result = convert(NodeContext(self, node, version, attrs, inputs))
             wrapped = [self._wrap(r) for r in (result if isinstance(result, list) else [result])]
             check_room(node, [v.expr.ty for v in wrapped if isinstance(v, Dynamic)])
-            return declare_elements(schema_of(domain, node.op_type, version), inputs, wrapped)
+            return declare_elements(schema, inputs, wrapped)
         body = expand_schema_function(node, domain, version, inputs)
         if body is None:
             raise Unsupported(NO_CONVERTER)

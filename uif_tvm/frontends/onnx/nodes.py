@@ -24,6 +24,36 @@ def check_arity(node: Any, schema: Any | None) -> None:
         fail("ARITY", f"has {len(node.output)} outputs; at most {schema.max_output} fit", node)
 
 
+def check_types(node: Any, schema: Any | None, inputs: Sequence[Value | None]) -> None:
+    """Check element types against the operator's schema, and against each other.
+
+    Raises:
+        ImportModelError: an operand has a type that the schema does not list, or two that must be
+            alike differ.
+    """
+    if schema is None or not schema.inputs:
+        return
+    bound: dict[str, tuple[int, str]] = {}
+    for place, value in enumerate(inputs):
+        parameter = schema.inputs[min(place, len(schema.inputs) - 1)]
+        if not isinstance(value, (Known, Symbolic, Dynamic)):
+            continue
+        if any(allowed.startswith("optional(") for allowed in parameter.types):
+            continue  # a tensor may stand for an optional that holds it
+        dtype = value.dtype
+        if f"tensor({_ONNX_NAMES.get(dtype, dtype)})" not in parameter.types:
+            fail("TYPE", f"input {place} ({parameter.name}) cannot be {dtype}", node, _TYPES_HINT)
+        first, other = bound.setdefault(parameter.type_str, (place, dtype))
+        if other != dtype and parameter.is_homogeneous:
+            fail("TYPE", f"input {first} is {other}, input {place} is {dtype}; they must be "
+                 "alike", node, _TYPES_HINT)  # fmt: skip
+
+
+#: Names of element types where ONNX's differ from NumPy's.
+_ONNX_NAMES = {"float32": "float", "float64": "double"}
+_TYPES_HINT = "insert a Cast, or export the model again"
+
+
 def describe(inputs: Sequence[Value | None]) -> str:
     """Types of a node's inputs, for error texts."""
 
