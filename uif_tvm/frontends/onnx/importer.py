@@ -310,6 +310,10 @@ class GraphImporter:
                 return self._evaluate(node, domain, version, inputs)
         except (RefusedWithinError, Unsupported, UnknownShapeError) as exc:
             return self._on_host(node, domain, inputs, str(exc))
+        except (UifError, ImportError):
+            raise
+        except Exception:
+            return None  # it comes again, where the node is named
 
     def _evaluate(
         self, node: Any, domain: str, version: int, inputs: Sequence[Value | None]
