@@ -20,8 +20,9 @@ from uif_tvm.frontends.onnx.boundary import (
 )
 from uif_tvm.frontends.onnx.dataflow import cut_into_dataflow
 from uif_tvm.frontends.onnx.dims import open_dims
-from uif_tvm.frontends.onnx.importer import GraphImporter, Scope
+from uif_tvm.frontends.onnx.importer import GraphImporter
 from uif_tvm.frontends.onnx.load import load_model
+from uif_tvm.frontends.onnx.scope import Scope
 from uif_tvm.frontends.onnx.validate import (
     check_functions,
     check_graph,

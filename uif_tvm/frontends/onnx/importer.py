@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from uif_tvm.frontends.onnx.guesses import Guesses
 from uif_tvm.frontends.onnx.host import host_call
 from uif_tvm.frontends.onnx.nodes import check_arity, check_types, describe, needed, reason_of
 from uif_tvm.frontends.onnx.notes import NO_CONVERTER, Notes, reason_code
+from uif_tvm.frontends.onnx.scope import Scope
 from uif_tvm.frontends.onnx.sparse import dense
 from uif_tvm.frontends.onnx.symbolic import materialise, require_value
 from uif_tvm.frontends.onnx.tensors import to_numpy
@@ -50,37 +51,6 @@ from uif_tvm.runtime.elements import element_name, stored_dtype, to_stored
 from uif_tvm.runtime.strings import Strings
 
 MAX_CALL_DEPTH = 64
-
-
-@dataclass
-class Scope:
-    """Names visible to a graph: its own, then those of the graphs around it.
-
-    Args:
-        versions: operator set versions in force.
-        references: the caller's attributes, inside a function body.
-        parent: the enclosing graph's scope; ``None`` for the model and for functions.
-        types: what the graph declares of its own values.
-    """
-
-    versions: Mapping[str, int]
-    references: Mapping[str, Any] = field(default_factory=dict)
-    parent: Scope | None = None
-    values: dict[str, Value] = field(default_factory=dict)
-    types: dict[str, Any] = field(default_factory=dict)
-
-    def lookup(self, name: str) -> Value:
-        """The value of a name.
-
-        Raises:
-            ImportModelError: nothing defines it.
-        """
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.values:
-                return scope.values[name]
-            scope = scope.parent
-        raise ImportModelError(f"nothing defines {name!r}", code="UIF-IMPORT-DANGLING")
 
 
 class GraphImporter:
