@@ -42,7 +42,8 @@ from uif_tvm.runtime.host_ops import HOST_CALL, SIZED_CALL, element_of, evaluato
 if TYPE_CHECKING:
     from tvm import relax
 
-    from uif_tvm.frontends.onnx.importer import GraphImporter, Scope
+    from uif_tvm.frontends.onnx.importer import GraphImporter
+    from uif_tvm.frontends.onnx.scope import Scope
 
 DISTRUSTED: dict[str, str] = {}
 """Operators whose reference implementation is known to differ from the specification, and how."""

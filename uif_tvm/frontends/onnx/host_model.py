@@ -28,7 +28,7 @@ from uif_tvm.frontends.onnx.values import (
 from uif_tvm.runtime.host_ops import LIST, NOTHING, SEQUENCE, SLOTS, TENSOR
 
 if TYPE_CHECKING:
-    from uif_tvm.frontends.onnx.importer import Scope
+    from uif_tvm.frontends.onnx.scope import Scope
 
 EMBEDDED = 1 << 12
 """Elements of a known operand up to which it travels inside the model."""
