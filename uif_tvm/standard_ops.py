@@ -27,6 +27,15 @@ from uif_tvm.ops.spec import OpSpec, TensorType
 from uif_tvm.relax_forms import MAKERS, READERS
 from uif_tvm.relax_util import attributes, make_constant, op_name
 
+_SPATIAL = ("NCW", "NCHW", "NCDHW")
+#: Attributes of Relax operators that specs leave out -> the values under which they may.
+_MEANT: Mapping[str, Sequence[str]] = {
+    "data_layout": _SPATIAL,
+    "layout": _SPATIAL,
+    "out_layout": _SPATIAL,
+    "kernel_layout": ("OIW", "OIHW", "OIDHW"),
+    "ceil_mode": ("False", "0"),
+}
 #: Attribute that lists the operands present, for operators with optional ones.
 GIVEN = "operands"
 
@@ -80,6 +89,8 @@ def read(node: Any) -> tuple[OpSpec, list[Any], dict[str, Any]] | None:
     if name in READERS:
         return READERS[name](spec, node, found)
     attrs = {item.name: _plain(found[item.name]) for item in spec.attributes if item.name in found}
+    if not all(_described(node, key, found[key]) for key in found.keys() - attrs.keys()):
+        return None
     operands = list(node.args)
     if len(operands) == 1 and isinstance(operands[0], relax.Tuple):
         operands = list(operands[0].fields)
@@ -176,6 +187,15 @@ def _relax_call(spec: OpSpec, operands: Sequence[Any], attrs: Mapping[str, Any])
     for part in spec.relax.removeprefix("relax.").split("."):
         function = getattr(function, part)
     return function(*operands, **attrs)
+
+
+def _described(node: Call, name: str, value: Any) -> bool:
+    """Whether an attribute that a spec does not declare has the one value that the spec means."""
+    if name in _MEANT:
+        return str(value) in _MEANT[name]
+    if name == "out_dtype":
+        return str(value) in ("None", "", "void", str(getattr(node.args[0].ty, "dtype", "")))
+    return name != "dilation" or all(int(item) == 1 for item in value)
 
 
 def _aligned(spec: OpSpec, given: list[Any], names: Any) -> list[Any]:

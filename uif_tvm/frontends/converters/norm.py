@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax
 
 from uif_tvm.frontends.converters.broadcast import aligned
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
-from uif_tvm.frontends.converters.dtypes import kind
 from uif_tvm.frontends.converters.registry import MICROSOFT, converter
 from uif_tvm.frontends.onnx.values import Dim, shape_of, simplify
 
@@ -208,47 +206,15 @@ def mean_variance_norm(ctx: NodeContext) -> relax.Expr:
 def lp_norm(ctx: NodeContext) -> relax.Expr:
     """x / ||x||_p along an axis."""
     axis = ctx.axis(int(ctx.attrs.get("axis", -1)), ctx.rank(0))
-    x = ctx.expr(0)
-    if int(ctx.attrs.get("p", 2)) == 1:
-        norm = ctx.emit(relax.op.sum(ctx.emit(relax.op.abs(x)), [axis], keepdims=True))
-    else:
-        total = ctx.emit(relax.op.sum(ctx.emit(relax.op.multiply(x, x)), [axis], keepdims=True))
-        norm = ctx.emit(relax.op.sqrt(total))
-
-    def compute(a: te.Tensor, n: te.Tensor) -> te.Tensor:
-        def at(*i: Any) -> Any:
-            size = n(*i[:axis], 0, *i[axis + 1 :])
-            zero = tirx.const(0, kind(a))
-            safe = tirx.Select(size == zero, tirx.const(1, kind(a)), size)
-            return tirx.Select(size == zero, zero, a(*i) / safe)
-
-        return te.compute(a.shape, at, name="lp_normalise")
-
-    return ctx.te(compute, x, norm, name="lp_normalise")
+    p = int(ctx.attrs.get("p", 2))
+    return ctx.op("lp_normalize", ctx.expr(0), axis=axis, p=p)  # type: ignore[no-any-return]
 
 
 @converter("LRN")
 def lrn(ctx: NodeContext) -> relax.Expr:
     """x / (bias + alpha / size * sum of squares over nearby channels) ^ beta."""
-    size, dims = int(ctx.attrs["size"]), ctx.shape(0)
+    size = int(ctx.attrs["size"])
     alpha, beta, bias = (float(ctx.attrs[name]) for name in ("alpha", "beta", "bias"))
-    before = (size - 1) // 2
-
-    def compute(x: te.Tensor) -> te.Tensor:
-        near = te.reduce_axis((0, size), name="near")
-
-        def squares(n: Any, c: Any, *i: Any) -> Any:
-            at = c + near - before
-            ok = tirx.all(at >= 0, at < x.shape[1])
-            value = tirx.if_then_else(ok, x(n, at, *i), tirx.const(0, kind(x)))
-            return te.sum(value * value, axis=near)
-
-        total = te.compute(x.shape, squares, name="lrn_squares")
-
-        def final(*i: Any) -> Any:
-            base = tirx.const(bias, kind(x)) + tirx.const(alpha / size, kind(x)) * total(*i)
-            return x(*i) / tirx.pow(base, tirx.const(beta, kind(x)))
-
-        return te.compute(dims, final, name="lrn")
-
-    return ctx.te(compute, ctx.expr(0), name="lrn")
+    return ctx.op(  # type: ignore[no-any-return]
+        "lrn", ctx.expr(0), size=size, alpha=alpha, beta=beta, bias=bias
+    )

@@ -79,6 +79,16 @@ class Window:
         """Padding before all axes, then after all axes."""
         return [*self.before, *[a + e for a, e in zip(self.after, self.extra, strict=True)]]
 
+    def options(self) -> dict[str, Any]:
+        """Attributes of the standard pooling operators, for padding known at import."""
+        return {
+            "pool_size": tuple(self.kernel),
+            "strides": tuple(self.strides),
+            "padding": (*self.before, *self.after),
+            "dilation": tuple(self.dilations),
+            "ceil_mode": any(extra != 0 for extra in self.extra),
+        }
+
     def places(self, index: tuple[Any, ...], taps: list[Any], before: list[Any]) -> list[Any]:
         """Input positions of an output position and window taps.
 
@@ -127,6 +137,12 @@ def _fold_windows(
 def max_pool(ctx: NodeContext) -> list[relax.Expr]:
     """Largest element of each window, and its flat index if asked for."""
     window = Window(ctx)
+    if ctx.wants(1) and window.plain:
+        column = bool(ctx.attrs.get("storage_order", 0))
+        options = window.options()
+        return list(
+            ctx.op("max_pool_with_indices", ctx.expr(0), column_major=column, whole=True, **options)
+        )
     if ctx.wants(1):
         return _max_pool_indices(ctx, window)
     if window.plain and window.rank in MAX_POOL and is_float(ctx.dtype(0)):
@@ -213,6 +229,11 @@ def average_pool(ctx: NodeContext) -> relax.Expr:
             layout=LAYOUT[window.rank],
         )
         return ctx.emit(pool)
+    if window.plain:
+        options = window.options()
+        return ctx.op(  # type: ignore[no-any-return]
+            "avg_pool", ctx.expr(0), count_include_pad=count_pad, **options
+        )
     total = _fold_windows(ctx, window, "sum", lambda v: v, "window_sum")
     return _over_counts(ctx, window, total, count_pad)
 
@@ -250,6 +271,8 @@ def _over_counts(
 def lp_pool(ctx: NodeContext) -> relax.Expr:
     """(sum |x|^p)^(1/p) of each window."""
     window, p = Window(ctx), float(ctx.attrs.get("p", 2))
+    if window.plain:
+        return ctx.op("lp_pool", ctx.expr(0), p=p, **window.options())  # type: ignore[no-any-return]
     total = _fold_windows(
         ctx, window, "sum", lambda v: tirx.pow(tirx.abs(v), tirx.const(p, kind(v))), "lp_pool"
     )
