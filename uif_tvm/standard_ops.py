@@ -87,7 +87,8 @@ def read(node: Any) -> tuple[OpSpec, list[Any], dict[str, Any]] | None:
         attrs = {key: _plain(value) for key, value in found.items()}
         return spec, _aligned(spec, list(node.args), given), spec.resolve(attrs)
     if name in READERS:
-        return READERS[name](spec, node, found)
+        custom: tuple[OpSpec, list[Any], dict[str, Any]] | None = READERS[name](spec, node, found)
+        return custom
     attrs = {item.name: _plain(found[item.name]) for item in spec.attributes if item.name in found}
     if not all(_described(node, key, found[key]) for key in found.keys() - attrs.keys()):
         return None

@@ -33,7 +33,8 @@ def examples_of(
     Raises:
         UsageError: a sequence without items, or with a gap in them.
     """
-    rest, examples = dict(given), {}
+    rest: dict[str, Any] = dict(given)
+    examples: dict[str, Any] = {}
     for spec in declared:
         if spec.dtype not in ("sequence", "optional") or spec.shape != ("?",):
             continue
