@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from tests.frontends.onnx.small_models import ALL
+from tests.fuzz.attempt import ACCEPTED, attempt, fitting
+from tests.fuzz.mutate import MUTATIONS, mutated
 from uif_tvm.errors import UifError
 from uif_tvm.frontends.onnx import import_onnx
 
@@ -56,63 +59,42 @@ def test_flipped_bits(make: Maker) -> None:
     assert refused > 40
 
 
-def _mutate(model: Any, rng: random.Random) -> None:
-    """One structural change of the kinds that exporters and editors make by mistake."""
-    from onnx import helper
-
-    graph = model.graph
-    node = rng.choice(graph.node)
-    names = [n for other in graph.node for n in (*other.input, *other.output)]
-    kind = rng.randrange(12)
-    if kind == 0 and node.input:
-        node.input[rng.randrange(len(node.input))] = rng.choice([*names, "", "nowhere"])
-    elif kind == 1 and node.output:
-        node.output[0] = rng.choice(names)
-    elif kind == 2:
-        node.op_type = rng.choice(
-            ("Conv", "LSTM", "Concat", "Nope", "If", "Reshape", "TopK", "Pad")
-        )
-    elif kind == 3 and node.attribute:
-        del node.attribute[rng.randrange(len(node.attribute))]
-    elif kind == 4:
-        value = rng.choice([-1, 0, 3, 2**31, 2**62, [], [0], [-5, 7, 2**40], 1.5, "SAME_UPPER"])
-        name = rng.choice(("axis", "perm", "pads", "strides", "axes", "group", "auto_pad", "alpha"))
-        if isinstance(value, list) and not value:
-            return
-        node.attribute.append(helper.make_attribute(name, value))
-    elif kind == 5 and graph.initializer:
-        weight = rng.choice(graph.initializer)
-        if weight.dims:
-            weight.dims[rng.randrange(len(weight.dims))] = rng.choice((0, 1, -1, 5, 2**40, 2**62))
-    elif kind == 6 and graph.initializer:
-        rng.choice(graph.initializer).data_type = rng.choice((0, 2, 6, 7, 8, 9, 10, 11, 16, 99))
-    elif kind == 7:
-        model.opset_import[0].version = rng.choice((-1, 0, 1, 5, 9, 12, 13, 18, 999, 2**40))
-    elif kind == 8 and graph.initializer:
-        del graph.initializer[rng.randrange(len(graph.initializer))]
-    elif kind == 9:
-        node.domain = rng.choice(("ai.onnx", "ai.onnx.ml", "com.microsoft", "else.where"))
-    elif kind == 10 and node.input:
-        node.input.append(rng.choice(names))
-    else:
-        order = list(graph.node)
-        rng.shuffle(order)
-        del graph.node[:]
-        graph.node.extend(order)
-
-
 @pytest.mark.parametrize("make", ALL)
 def test_mutated_structures(make: Maker) -> None:
     whole, inputs = make()
     rng = random.Random(11)
     refused = 0
     for _ in range(300):
-        model = type(whole)()
-        model.CopyFrom(whole)
-        for _ in range(rng.choice((1, 1, 2))):
-            _mutate(model, rng)
-        refused += not accepts_or_refuses(model, inputs)
+        data = mutated(whole, rng)
+        refused += not accepts_or_refuses(data, fitting(data, inputs))
     assert refused > 100
+
+
+def test_every_mutation_finds_something_to_change() -> None:
+    """Each kind of damage changes some model; the same seed gives the same damage."""
+    for change in MUTATIONS:
+        changed = 0
+        for make in ALL:
+            whole, _ = make()
+            model = type(whole)()
+            model.CopyFrom(whole)
+            changed += change(model, random.Random(5)) and model != whole
+        assert changed, change.__name__
+    whole, _ = ALL[0]()
+    assert mutated(whole, random.Random(3)) == mutated(whole, random.Random(3))
+
+
+def test_mutants_through_the_public_flow() -> None:
+    """A few whole ways from file to result; ``make fuzz`` goes thousands."""
+    outcomes = Counter(
+        attempt(data, fitting(data, inputs), 2)["outcome"]
+        for number in range(24)
+        for make in ALL[number % len(ALL) :][:1]
+        for whole, inputs in [make()]
+        for data in [mutated(whole, random.Random(100 + number))]
+    )
+    assert set(outcomes) <= set(ACCEPTED), outcomes
+    assert len(outcomes) == 2, outcomes
 
 
 def test_values_of_integer_initializers() -> None:

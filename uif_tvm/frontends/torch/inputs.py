@@ -53,6 +53,18 @@ def _in_order(kwargs: dict[str, Any], module: torch.nn.Module) -> dict[str, Any]
 
 
 def _as_tensor(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided:
+        raise ImportModelError(
+            f"the example has a tensor of layout {leaf.layout}; only dense ones can be exported",
+            code="UIF-IMPORT-INPUT",
+            hint="convert the example with .to_dense()",
+        )
+    if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind not in "biufc":
+        raise ImportModelError(
+            f"the example has an array of {leaf.dtype}, which no PyTorch tensor can hold",
+            code="UIF-IMPORT-INPUT",
+            hint="pass numbers: text has to be encoded before it enters the model",
+        )
     if isinstance(leaf, (np.ndarray, np.generic)):
         return torch.from_numpy(np.array(leaf, order="C"))
     return leaf
