@@ -67,7 +67,9 @@ def import_model(
             )
         from uif_tvm.frontends.torch import import_torch
 
-        return import_torch(model, dummy_input, host_fallback=host_fallback)
+        return import_torch(
+            model, dummy_input, host_fallback=host_fallback, dynamic_shapes=dynamic_shapes
+        )
     except ModuleNotFoundError as error:
         if error.name not in ("onnx", "torch"):
             raise

@@ -16,7 +16,11 @@ __all__ = ["import_torch"]
 
 
 def import_torch(
-    model: Any, dummy_input: Any = None, *, host_fallback: bool = False
+    model: Any,
+    dummy_input: Any = None,
+    *,
+    host_fallback: bool = False,
+    dynamic_shapes: Any = None,
 ) -> ImportedModel:
     """Bring a PyTorch model into Relax.
 
@@ -27,6 +31,8 @@ def import_torch(
             arguments, or a dict of keyword arguments; containers may nest. Not needed for
             programs that are exported already.
         host_fallback: let operators that cannot be converted run on the host through PyTorch.
+        dynamic_shapes: axes of a module's inputs that stay open, see
+            :mod:`uif_tvm.frontends.dynamic`.
 
     Raises:
         ImportModelError: the file is damaged or unsafe, or PyTorch cannot export the module.
@@ -35,4 +41,5 @@ def import_torch(
     from uif_tvm.frontends.torch.importer import import_program
     from uif_tvm.frontends.torch.program import export_program
 
-    return import_program(export_program(model, dummy_input), host_fallback)
+    program, names = export_program(model, dummy_input, dynamic_shapes)
+    return import_program(program, host_fallback, names)

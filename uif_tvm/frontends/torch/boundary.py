@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from uif_tvm.frontends.torch.dtypes import dtype_name
 from uif_tvm.frontends.torch.emitter import Emitter
 from uif_tvm.frontends.torch.pairs import COMPLEX, Pair
 from uif_tvm.frontends.torch.registry import RefusedError
-from uif_tvm.signature import TensorSpec
+from uif_tvm.signature import DimRange, TensorSpec
 
 #: What to tell whose model was exported in training mode.
 CALL_EVAL = "call model.eval() before torch.export.export"
@@ -82,12 +84,15 @@ def held(value: Any) -> relax.Expr:
     return value.expr if isinstance(value, Pair) else value
 
 
-def tensor_spec(name: str, value: Any) -> TensorSpec:
-    """How the signature describes an input or an output."""
+def tensor_spec(
+    name: str, value: Any, ranges: Mapping[str, DimRange] = MappingProxyType({})
+) -> TensorSpec:
+    """How the signature describes an input (with the ranges of its sizes) or an output."""
     shape = tuple(d if isinstance(d, int) else str(d) for d in Emitter.shape(held(value)))
-    if isinstance(value, Pair):
-        return TensorSpec(name, shape[:-1], value.dtype)
-    return TensorSpec(name, shape, Emitter.dtype(value))
+    dtype = value.dtype if isinstance(value, Pair) else Emitter.dtype(value)
+    shape = shape[:-1] if isinstance(value, Pair) else shape
+    open_axes = dict.fromkeys(size for size in shape if size in ranges)
+    return TensorSpec(name, shape, dtype, tuple(ranges[size] for size in open_axes))
 
 
 def check_result(cx: Emitter, node: fx.Node, result: Any) -> None:

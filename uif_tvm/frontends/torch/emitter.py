@@ -135,6 +135,13 @@ class Emitter:
             raise RefusedError(f"{what} of a tensor with dynamic sizes {shape} is not supported")
         return shape
 
+    def static_size(self, x: relax.Expr, axis: int, what: str) -> int:
+        """One size of ``x``, refused where it is symbolic."""
+        size = self.shape(x)[axis]
+        if not isinstance(size, int):
+            raise RefusedError(f"{what} along a dynamic size {size} is not supported")
+        return size
+
     # -- writing ---------------------------------------------------------------------------
 
     def emit(self, expr: relax.Expr) -> relax.Expr:

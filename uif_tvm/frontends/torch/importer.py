@@ -14,6 +14,7 @@ from torch.export.graph_signature import InputKind
 from tvm import relax, tirx
 
 from uif_tvm.errors import UnsupportedError, UnsupportedOp
+from uif_tvm.frontends.dynamic import with_ranges
 from uif_tvm.frontends.extension import broken_hint
 from uif_tvm.frontends.imported import ImportedModel
 from uif_tvm.frontends.torch import converters as _converters  # noqa: F401  (fills the table)
@@ -28,6 +29,7 @@ from uif_tvm.frontends.torch.boundary import (
     user_outputs,
 )
 from uif_tvm.frontends.torch.dtypes import dtype_name
+from uif_tvm.frontends.torch.dynamic import AxisNames, symbol_names, symbol_ranges
 from uif_tvm.frontends.torch.emitter import MAX_FOLDED_ELEMENTS, Emitter, is_tensor
 from uif_tvm.frontends.torch.host import host_call
 from uif_tvm.frontends.torch.names import module_path, output_names, source_location
@@ -48,22 +50,27 @@ _Missing = object()
 _METADATA = re.compile(r"(metadata\[\S*\s*)?# Metadata omitted[^\n]*?method to show it\.\s*")
 
 
-def import_program(program: ExportedProgram, host_fallback: bool = False) -> ImportedModel:
+def import_program(
+    program: ExportedProgram, host_fallback: bool = False, axis_names: AxisNames | None = None
+) -> ImportedModel:
     """Convert a decomposed program.
 
     Args:
         host_fallback: let operators that cannot be converted run on the host through ATen.
+        axis_names: what open axes of the tensor inputs are called.
 
     Raises:
         UnsupportedError: every operator that cannot be converted, with counts and places.
     """
-    return _Importer(program, host_fallback).run()
+    return _Importer(program, host_fallback, axis_names or []).run()
 
 
 class _Importer:
     """State of one import."""
 
-    def __init__(self, program: ExportedProgram, host_fallback: bool) -> None:
+    def __init__(
+        self, program: ExportedProgram, host_fallback: bool, axis_names: AxisNames
+    ) -> None:
         self.program = program
         self.host_fallback = host_fallback
         #: Operator that runs on the host -> reason code.
@@ -76,7 +83,9 @@ class _Importer:
         #: Values known already: node -> PyTorch tensor.
         self.known: dict[fx.Node, torch.Tensor] = {}
         self.constants: dict[fx.Node, Any] = {}
-        self.symbols: dict[str, tirx.Var] = {}
+        names = symbol_names(program, axis_names)
+        self.ranges = symbol_ranges(program, names)
+        self.symbols: dict[str, tirx.Var] = {s: tirx.Var(n, "int64") for s, n in names.items()}
         self.removed: Counter[str] = Counter()
         self.histogram: Counter[str] = Counter()
         #: Operator -> the nodes refused, and the first reason with its hint.
@@ -100,10 +109,11 @@ class _Importer:
             self.builder.emit_func_output(result)
         self._raise_refused()
         mod = relax.transform.DeadCodeElimination(["main"])(self.builder.get())
+        mod = with_ranges(mod, self.ranges.values())
         return ImportedModel(
             mod=mod,
             signature=Signature(
-                tuple(tensor_spec(name, value) for name, value in inputs),
+                tuple(tensor_spec(name, value, self.ranges) for name, value in inputs),
                 tuple(tensor_spec(name, value) for name, value in zip(names, outputs, strict=True)),
             ),
             source="torch",

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
+from torch._dynamo.exc import UserError
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -19,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from uif_tvm.errors import ImportModelError, TrainModeWarning, UsageError
 from uif_tvm.frontends.torch.archive import load_archive
 from uif_tvm.frontends.torch.decompose import decompose, first_lines
+from uif_tvm.frontends.torch.dynamic import AxisNames, DynamicShapes, refuse_for_program
 from uif_tvm.frontends.torch.inputs import as_arguments, check_dtypes, check_example, mixed_dtypes
 from uif_tvm.frontends.torch.quiet import quietly
 from uif_tvm.frontends.torch.specialise import export_for_values
@@ -28,27 +30,35 @@ _PACKAGE = __name__.split(".")[0]
 _DTYPE_TROUBLE = re.compile(r"dtype|[Tt]ype \(")
 
 
-def export_program(model: Any, dummy_input: Any) -> ExportedProgram:
+def export_program(
+    model: Any, dummy_input: Any, dynamic_shapes: Any = None
+) -> tuple[ExportedProgram, AxisNames]:
     """A program of operators that have converters, as far as decomposition can bring it there.
+
+    Returns:
+        The program, and the names that ``dynamic_shapes`` gives to axes of its inputs.
 
     Raises:
         UsageError: no example input for a module, or a model of an unknown kind.
         ImportModelError: PyTorch cannot export or decompose the model, or the example input
             does not fit it.
     """
+    names: AxisNames = []
+    if dynamic_shapes is not None and not isinstance(model, torch.nn.Module):
+        raise refuse_for_program()
     if isinstance(model, ExportedProgram):
         program = _fitting(model, dummy_input)
     elif isinstance(model, (str, os.PathLike)):
         program = _fitting(load_archive(model), dummy_input)
     elif isinstance(model, torch.nn.Module):
-        program = _export_module(model, dummy_input)
+        program, names = _export_module(model, dummy_input, dynamic_shapes)
     else:
         raise UsageError(
             f"cannot import a {type(model).__name__}",
             hint="pass a torch.nn.Module, an ExportedProgram or the path of a .pt2 file",
         )
     check_dtypes(program)
-    return decompose(program)
+    return decompose(program), names
 
 
 def _fitting(program: ExportedProgram, dummy_input: Any) -> ExportedProgram:
@@ -57,21 +67,27 @@ def _fitting(program: ExportedProgram, dummy_input: Any) -> ExportedProgram:
     return program
 
 
-def _export_module(module: torch.nn.Module, dummy_input: Any) -> ExportedProgram:
+def _export_module(
+    module: torch.nn.Module, dummy_input: Any, dynamic_shapes: Any
+) -> tuple[ExportedProgram, AxisNames]:
     if dummy_input is None:
         raise UsageError(
             "a torch.nn.Module needs dummy_input to be exported",
             hint="pass example inputs: a tensor, a tuple of tensors, or a dict of them",
         )
     args, kwargs = as_arguments(module, dummy_input)
+    shapes, names = None, []
+    if dynamic_shapes is not None:
+        dynamic = DynamicShapes(module, args, kwargs, dynamic_shapes)
+        shapes, names = dynamic.for_torch, dynamic.names
     _warn_of_training(module)
     with _evaluation_mode(module), quietly(), torch.no_grad():
         try:
-            return torch.export.export(module, args, kwargs)
+            return torch.export.export(module, args, kwargs, dynamic_shapes=shapes), names
         except Exception as error:
-            if _depends_on_data(error):
+            if _depends_on_data(error) and shapes is None:
                 with suppress(Exception):  # what stopped the first attempt tells the user more
-                    return export_for_values(module, args, kwargs)
+                    return export_for_values(module, args, kwargs), names
             raise _export_error(module, args, kwargs, error) from error
 
 
@@ -83,6 +99,13 @@ def _export_error(
         mixed = mixed_dtypes(module, args, kwargs)
         if mixed is not None:
             return mixed
+    if isinstance(error, UserError) and "onstraints violated" in str(error):
+        return ImportModelError(
+            f"{type(module).__name__} cannot keep these axes open: {first_lines(error, 12)}",
+            code="UIF-IMPORT-DYNAMIC",
+            hint="fix the axes that PyTorch names, widen or narrow their ranges as it suggests, "
+            "and use an example with at least 2 elements along open axes",
+        )
     if _depends_on_data(error):
         hint = (
             "Python control flow on the data must be rewritten with torch operators; "

@@ -83,7 +83,7 @@ def kthvalue(cx: Emitter, x: Any, k: int, dim: int = -1, keepdim: bool = False) 
 def median_dim(cx: Emitter, x: Any, dim: int, keepdim: bool = False) -> Any:
     """The lower median and its position; NaN where there is one."""
     del keepdim
-    size = cx.static(x, "median")[dim] if cx.shape(x) else 1
+    size = cx.static_size(x, dim, "median") if cx.shape(x) else 1
     values, positions = _rank(cx, x, dim, (size - 1) // 2)
     return _nan_wins(cx, x, dim, values, positions)
 
@@ -119,7 +119,7 @@ def _nan_wins(cx: Emitter, x: Any, dim: int, values: Any, positions: Any) -> Any
     """NaN sorts last, so a median has to look for it at the end."""
     if "float" not in cx.dtype(x) or not cx.shape(x) or 0 in cx.shape(x):
         return [values, positions]
-    last = _rank(cx, x, dim, cx.static(x, "median")[dim] - 1)
+    last = _rank(cx, x, dim, cx.static_size(x, dim, "median") - 1)
     broken = cx.emit(relax.op.isnan(last[0]))
     from uif_tvm.frontends.torch.converters.reduce import arg_extreme
 

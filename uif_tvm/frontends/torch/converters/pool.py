@@ -237,7 +237,7 @@ def adaptive_avg_pool(cx: Emitter, x: Any, size: Any) -> Any:
 
 def _adaptive_axis(cx: Emitter, x: relax.Expr, axis: int, result: int) -> relax.Expr:
     """Means along one axis; windows may differ in length by one, or overlap."""
-    size = cx.static(x, "adaptive pooling")[axis]
+    size = cx.static_size(x, axis, "adaptive pooling")
     if size == result:
         return x
     starts = [(i * size) // result for i in range(result)]
@@ -285,7 +285,7 @@ def adaptive_max_pool(cx: Emitter, x: Any, size: Any) -> Any:
 def _adaptive_max_axis(cx: Emitter, x: relax.Expr, axis: int, result: int) -> relax.Expr:
     from uif_tvm.frontends.torch.converters.scalar import nan_max
 
-    size = cx.static(x, "adaptive pooling")[axis]
+    size = cx.static_size(x, axis, "adaptive pooling")
     if size == result:
         return x
     dtype = cx.dtype(x)

@@ -41,7 +41,7 @@ def nearest(cx: Emitter, x: Any, *_: Any) -> Any:
     """Pick one source element per result element."""
     rank, scales = _parameters(cx)
     for axis, result, scale in _axes(cx, x, rank, scales):
-        size = cx.static(x, "resize")[axis]
+        size = cx.static_size(x, axis, "resize")
         probe = torch.arange(size, dtype=torch.float64)
         picked = _resize_axis(cx, probe.reshape(1, -1), result, scale)[0].numpy().astype("int64")
         x = _pick(cx, x, axis, picked)
@@ -49,7 +49,7 @@ def nearest(cx: Emitter, x: Any, *_: Any) -> Any:
 
 
 def _pick(cx: Emitter, x: relax.Expr, axis: int, picked: np.ndarray) -> relax.Expr:
-    size = cx.static(x, "resize")[axis]
+    size = cx.static_size(x, axis, "resize")
     result = len(picked)
     if result == size and np.array_equal(picked, np.arange(size)):
         return x
@@ -79,7 +79,7 @@ def weighted(cx: Emitter, x: Any, *_: Any) -> Any:
     work = compute_dtype(cx.out_dtype)
     data = cx.cast(x, work)
     for axis, result, scale in _axes(cx, x, rank, scales):
-        size = cx.static(x, "resize")[axis]
+        size = cx.static_size(x, axis, "resize")
         if size * result > _MAX_TABLE:
             raise RefusedError(f"resizing {size} to {result} elements is not supported")
         unit = torch.eye(size, dtype=torch.float64 if work == "float64" else torch.float32)

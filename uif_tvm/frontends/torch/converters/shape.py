@@ -253,8 +253,9 @@ def roll(cx: Emitter, x: Any, shifts: list[int], dims: list[int]) -> Any:
     """Rotate along axes; along the flat tensor where none are given."""
     if 0 in cx.out_shape or not cx.out_shape:
         return x
-    shape = cx.static(x, "roll")
+    shape = cx.shape(x)
     if not dims:
+        shape = cx.static(x, "roll of the flat tensor")
         flat = cx.reshape(x, [math.prod(shape)])
         return cx.reshape(_roll(cx, flat, {0: shifts[0]}), shape)
     moved: dict[int, int] = {}
