@@ -230,7 +230,7 @@ def decompose_attention(b: Builder, operands: Sequence[Any], attrs: Attrs) -> An
     query, key, value = (_cast(b, item, wide) for item in (query, key, value))
     if infer.equal(heads, groups):
         shared = False
-    elif isinstance(heads, int) and isinstance(groups, int) and isinstance(queries, int):
+    elif isinstance(heads, int) and isinstance(groups, int):
         shared = True
         query = b.op("reshape", query, shape=(batch, groups, heads // groups * queries, depth))
     else:
@@ -243,13 +243,8 @@ def decompose_attention(b: Builder, operands: Sequence[Any], attrs: Attrs) -> An
     if attrs["softcap"]:
         cap = b.const(attrs["softcap"], wide)
         scores = b.op("multiply", b.op("tanh", b.op("divide", scores, cap)), cap)
-    scores = _masked(b, scores, mask, (queries, keys), attrs)
+    scores, hidden = _masked(b, scores, mask, (queries, keys), attrs)
     weights = b.op("softmax", scores, axis=-1)
-    hidden = None
-    if mask is not None or attrs["causal"] or max(attrs["before"], attrs["after"]) >= 0:
-        # The softmax of a row of minus infinities is NaN; such a query sees nothing.
-        peak = b.op("max", scores, axis=(-1,), keepdims=True)
-        hidden = b.op("equal", peak, b.const(-math.inf, wide))
     if shared:
         weights = b.op("reshape", weights, shape=(batch, groups, heads // groups * queries, keys))
     y = b.op("matmul", weights, value)
@@ -263,22 +258,43 @@ def _cast(b: Builder, value: Any, dtype: str) -> Any:
     return value if b.dtype(value) == dtype else b.op("astype", value, dtype=dtype)
 
 
-def _masked(b: Builder, scores: Any, mask: Any, extents: tuple[Any, Any], attrs: Attrs) -> Any:
-    """Scores with minus infinity where a key is hidden."""
+def _masked(
+    b: Builder, scores: Any, mask: Any, extents: tuple[Any, Any], attrs: Attrs
+) -> tuple[Any, Any]:
+    """Scores with minus infinity where a key is hidden, and which queries see none.
+
+    The latter, ``None`` if all see some, follow from the masks alone: constant ones fold. Their
+    rows of the softmax are NaN.
+    """
     wide = b.dtype(scores)
-    hidden = b.const(-math.inf, wide)
-    if mask is not None and b.dtype(mask) == "bool":
-        scores = b.op("where", mask, scores, hidden)
-    elif mask is not None:
-        scores = b.op("add", scores, _cast(b, mask, wide))
-    if attrs["causal"] or max(attrs["before"], attrs["after"]) >= 0:
-        if not all(isinstance(extent, int) for extent in extents):
-            raise ShapeError("positions over an extent that is settled at run time")
-        sight = (attrs["causal"], attrs["offset"], attrs["before"], attrs["after"])
-        seen = visible(*extents, *sight)
+    low = b.const(-math.inf, wide)
+    seen = _seen(extents, attrs)
+    if mask is None:
+        if seen is None:
+            return scores, None
+        scores = b.op("where", b.const(seen, "bool"), scores, low)
+        blind = ~seen.any(-1, keepdims=True)
+        return scores, b.const(blind, "bool") if blind.any() else None
+    if b.dtype(mask) == "bool":
         if seen is not None:
-            scores = b.op("where", b.const(seen, "bool"), scores, hidden)
-    return scores
+            mask = b.op("logical_and", mask, b.const(seen, "bool"))
+        most = b.op("max", b.op("astype", mask, dtype="int32"), axis=(-1,), keepdims=True)
+        hidden = b.op("equal", most, b.const(0, "int32"))
+        return b.op("where", mask, scores, low), hidden
+    bias = _cast(b, mask, wide)
+    if seen is not None:
+        bias = b.op("where", b.const(seen, "bool"), bias, low)
+    hidden = b.op("equal", b.op("max", bias, axis=(-1,), keepdims=True), low)
+    return b.op("add", scores, bias), hidden
+
+
+def _seen(extents: tuple[Any, Any], attrs: Attrs) -> Array | None:
+    """Which keys each query may see by its position, ``None`` if all."""
+    if not attrs["causal"] and max(attrs["before"], attrs["after"]) < 0:
+        return None
+    if not all(isinstance(extent, int) for extent in extents):
+        raise ShapeError("positions over an extent that is settled at run time")
+    return visible(*extents, attrs["causal"], attrs["offset"], attrs["before"], attrs["after"])
 
 
 def decompose_append(b: Builder, operands: Sequence[Any], attrs: Attrs) -> Any:
