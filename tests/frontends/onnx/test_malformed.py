@@ -213,3 +213,55 @@ def test_sizes_at_run_time_are_checked(sizes: list[int]) -> None:
     assert y.shape == (5, 2, 4)
     with pytest.raises(RuntimeError):
         execute(imported, {"x": x, "s": np.array(sizes)})
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        (),
+        [np.zeros((2, 4), np.float32)] * 2,
+        {"y": np.zeros((2, 4), np.float32)},
+        {"x": None},
+        np.zeros((2, 5), np.float32),
+        np.zeros((2, 4), np.float64),
+        np.zeros((2, 4), np.complex64),
+        "text",
+        object(),
+        {"x": [[1.0], [1.0, 2.0]]},
+        {"x": np.array([["a"] * 4] * 2)},
+        lambda: None,
+        7,
+    ],
+    ids=str,
+)
+def test_examples_of_the_wrong_kind(example: Any) -> None:
+    with pytest.raises(UifError) as caught:
+        import_onnx(culprit("Neg", ["x"]), example)
+    assert "'x'" in str(caught.value)
+
+
+def test_complex_inputs_are_refused() -> None:
+    with pytest.raises(UifError, match="complex"):
+        import_onnx(build([node("Neg", ["x"], ["y"])], {"x": (14, [2])}, ["y"]))
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"num_scan_inputs": 2**40},
+        {"num_scan_inputs": 0},
+        {"num_scan_inputs": 1, "scan_input_axes": [0, 0]},
+    ],
+)
+def test_scans_that_do_not_fit(attributes: dict[str, Any]) -> None:
+    from onnx import helper
+
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [node("Add", ["a", "b"], ["c"]), node("Neg", ["c"], ["d"])], "b",
+        [value("a", F32, [4]), value("b", F32, [4])], [value("c", F32, [4]), value("d", F32, [4])],
+    )  # fmt: skip
+    scan = node("Scan", ["s", "x"], ["y", "z"], name="culprit", body=body, **attributes)
+    model = build([scan], {"s": (F32, [4]), **X}, ["y", "z"])
+    with pytest.raises(UifError, match="culprit"):
+        import_onnx(model)

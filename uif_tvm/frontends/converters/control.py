@@ -211,11 +211,20 @@ def _stacked(ctx: NodeContext, items: list[Value], axis: int) -> Value:
 def scan(ctx: NodeContext) -> list[Value]:
     """Unrolled over the static length of the scanned axis."""
     body, scanned = ctx.attrs["body"], int(ctx.attrs["num_scan_inputs"])
+    if not 1 <= scanned <= len(ctx.inputs):
+        raise ctx.invalid(f"num_scan_inputs is {scanned}, of {len(ctx.inputs)} inputs")
     carried = len(ctx.inputs) - scanned
+    if len(body.input) != len(ctx.inputs) or len(body.output) < carried:
+        raise ctx.invalid(
+            f"body has {len(body.input)} inputs and {len(body.output)} outputs; "
+            f"{len(ctx.inputs)} are passed, {carried} of them carried"
+        )
     state: list[Value] = [ctx.value(i) for i in range(carried)]
     axes = list(ctx.attrs.get("scan_input_axes") or [0] * scanned)
     reverse = list(ctx.attrs.get("scan_input_directions") or [0] * scanned)
     lengths = set()
+    if len(axes) != scanned or len(reverse) != scanned:
+        raise ctx.invalid(f"an axis and a direction are needed for each of {scanned} inputs")
     for i in range(scanned):
         axes[i] = ctx.axis(axes[i], ctx.rank(carried + i))
         lengths.add(ctx.static_shape(carried + i)[axes[i]])

@@ -76,11 +76,18 @@ def _example(item: Any, kind: Any, name: str) -> Any:
         if not isinstance(item, list | tuple):
             raise _misfit(name, f"the example is a {type(item).__name__}, the model takes a list")
         return [_example(part, kind.sequence_type.elem_type, name) for part in item]
-    if hasattr(item, "__dlpack__") and not isinstance(item, np.ndarray):
-        return np.from_dlpack(item.detach() if hasattr(item, "detach") else item)
     if item is None:
         raise _misfit(name, "the example is None, the model takes a tensor")
-    return np.asarray(item)
+    try:
+        if hasattr(item, "__dlpack__") and not isinstance(item, np.ndarray):
+            return np.from_dlpack(item.detach() if hasattr(item, "detach") else item)
+        return np.asarray(item)
+    except Exception as error:  # whatever the object's own code raises
+        raise _misfit(
+            name,
+            f"the example, a {type(item).__name__}, cannot be read as an array: {error}",
+            "pass a NumPy array",
+        ) from error
 
 
 def _misfit(name: str, text: str, hint: str | None = None) -> ImportModelError:
@@ -150,6 +157,11 @@ def _spec(name: str, kind: Any, example: Any, dims: OpenDims) -> Spec:
         )
     tensor = kind.tensor_type
     dtype = dtype_name(tensor.elem_type, f"input {name!r}")
+    if dtype.startswith("complex"):
+        raise UnsupportedError(
+            [UnsupportedOp(f"{dtype} input", 1, "complex numbers have no kernels", (name,))],
+            hint="pass real and imaginary parts as two tensors",
+        )
     extents = _extents(name, tensor, dims)
     if example is MISSING:
         shape = tuple(extent for extent in extents if extent is not None)
