@@ -28,6 +28,8 @@ from uif_tvm.target.spec import Refusal
 if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext
 
+#: Columns or depth assumed when they are only known at run time.
+_UNKNOWN = 128
 #: Batches with fewer rows than this are multiplied together, as one matrix.
 _MIN_ROWS = 8
 
@@ -114,9 +116,8 @@ class _Pack(PyExprMutator):  # type: ignore[misc]
     ) -> Any | Refusal:
         source, swapped = self._swapped_source(y)
         rows, depth, width = left[-2], left[-1], right[-1]
-        m, n, k = (size if isinstance(size, int) else 0 for size in (rows, width, depth))
-        if not n or not k:
-            return Refusal("dynamic", "columns or depth are only known at run time")
+        m = rows if isinstance(rows, int) else 0
+        n, k = (size if isinstance(size, int) else _UNKNOWN for size in (width, depth))
         plan = self._plan(MatmulProblem(m, n, k, dtype))
         if isinstance(plan, Refusal):
             return plan

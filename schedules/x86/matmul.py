@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Packed panels up to this many elements live on the stack (32 KiB of float32).
 _STACK_ELEMENTS = 8192
+#: Depth assumed when it is only known at run time.
+_UNKNOWN_DEPTH = 64
 
 
 class PackedMatmul:
@@ -68,7 +70,7 @@ class PackedMatmul:
             # One task list over (panel, row tile): balanced for any number of either, and each
             # core walks a panel's row tiles one after the other, so the panel stays in its L2.
             tile = [sch.fuse(*tile)]
-            steps = prod(extents) * depth * mb * (nb // lanes) / 2
+            steps = prod(extents) * (depth or _UNKNOWN_DEPTH) * mb * (nb // lanes) / 2
             if parallel_pays(steps, target.machine.cores):
                 sch.parallel(tile[0])
         else:
@@ -77,7 +79,7 @@ class PackedMatmul:
         register_tile(sch, anchor.rv, lanes)
         store_tile(sch, row_in, column, lanes)
         func = peel_tails(sch.mod["main"])
-        note = f"register tile {mb}x{nb}, K {depth}"
+        note = f"register tile {mb}x{nb}, K {depth or 'open'}"
         if extents is not None and extents[-1] >= MIN_ROW_TILES and prod(extents[1:-1]) == 1:
             return Scheduled(prefetch_next_panel(func), f"{note}, next panel prefetched")
         return Scheduled(func, note)
@@ -115,7 +117,9 @@ class BatchMatmul:
         tile_extents = static_extents(sch, [*batch, panel, row_tile])
         # Batches and panels are independent and each packs its own operand: the parallel tasks.
         task = fuse_all(sch, [*batch, panel])
-        steps = prod(tile_extents) * depth * mb * nb / lanes / 2 if tile_extents else None
+        steps = None
+        if tile_extents is not None and depth is not None:
+            steps = prod(tile_extents) * depth * mb * nb / lanes / 2
         if steps is None or parallel_pays(steps, target.machine.cores):
             sch.parallel(task)
         sch.compute_at(anchor.rv, row_tile, preserve_unit_loops=True)
@@ -123,19 +127,20 @@ class BatchMatmul:
             # Each panel is used once: reading it in place is cheaper than packing it first.
             sch.compute_inline(pack)
         else:
-            _pack_panel(sch, pack, task, lanes, depth * nb)
+            small = depth is not None and depth * nb <= _STACK_ELEMENTS
+            _pack_panel(sch, pack, task, lanes, on_stack=small)
         register_tile(sch, anchor.rv, lanes)
         store_tile(sch, row_in, column, lanes)
-        return Scheduled(peel_tails(sch.mod["main"]), f"register tile {mb}x{nb}, K {depth}")
+        return Scheduled(peel_tails(sch.mod["main"]), f"register tile {mb}x{nb}, K {depth or 'open'}")
 
 
-def _pack_panel(sch: Schedule, pack: Any, task: Any, lanes: int, elements: int) -> None:
-    """Copy one panel of the right-hand side into ``[K, nb]``, on the stack when it is small."""
+def _pack_panel(sch: Schedule, pack: Any, task: Any, lanes: int, *, on_stack: bool) -> None:
+    """Copy one panel of the right-hand side into ``[K, nb]``."""
     sch.compute_at(pack, task, preserve_unit_loops=True)
     *_, column = sch.get_loops(pack)
     _, lane = sch.split(column, [None, lanes])
     sch.vectorize(lane)
-    if elements <= _STACK_ELEMENTS:
+    if on_stack:
         sch.set_scope(pack, 0, "local")
 
 
@@ -160,14 +165,14 @@ def store_tile(sch: Schedule, row_in: Any, column: Any, lanes: int) -> None:
     sch.vectorize(lane)
 
 
-def _reduce_extent(sch: Schedule, block: Any) -> int:
-    """Extent of the block's only reduction axis (1 when it is symbolic)."""
+def _reduce_extent(sch: Schedule, block: Any) -> int | None:
+    """Extent of the block's only reduction axis; ``None`` when it is symbolic."""
     from tvm import tirx
 
     for var in sch.get(block).iter_vars:
         if var.iter_type == tirx.IterVar.CommReduce and isinstance(var.dom.extent, tirx.IntImm):
             return int(var.dom.extent)
-    return 1
+    return None
 
 
 RULES = (PackedMatmul(), BatchMatmul())

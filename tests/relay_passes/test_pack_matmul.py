@@ -89,3 +89,20 @@ def test_results(dims: tuple[Any, ...], tmp_path: Path) -> None:
     model = imported([("x", dims, "float32")], body)
     result = np.asarray(engine(tmp_path, model).run(x)[0])
     np.testing.assert_allclose(result, np.maximum(x @ W + bias, 0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", ["m", 9])
+def test_columns_and_depth_of_run_time_are_batched(rows: Any, tmp_path: Path) -> None:
+    inputs = [("x", ("b", rows, "k"), "float32"), ("y", ("b", "k", "n"), "float32")]
+
+    def body(x: Any, y: Any) -> list[Any]:
+        return [relax.op.matmul(x, y)]
+
+    assert pack(module(inputs, body))[0] == ["batch_matmul"]
+    run = engine(tmp_path, imported(inputs, body))
+    rng = np.random.default_rng(1)
+    for b, k, n in [(1, 1, 1), (3, 70, 33), (2, 16, 200)]:
+        x = rng.standard_normal((b, 9, k)).astype(np.float32)
+        y = rng.standard_normal((b, k, n)).astype(np.float32)
+        np.testing.assert_allclose(run.run(x, y)[0], x @ y, rtol=1e-4, atol=1e-4)
+    assert {kernel["rule"] for kernel in run.report["kernels"]} == {"batch-matmul"}

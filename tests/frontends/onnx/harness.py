@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,18 +12,27 @@ from uif_tvm.frontends.imported import ImportedModel
 from uif_tvm.frontends.onnx import import_onnx
 
 
-def execute(imported: ImportedModel, inputs: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
-    """Outputs of the model on named inputs, through TVM's own pipeline."""
+def runner(imported: ImportedModel) -> Callable[[Mapping[str, Any]], list[np.ndarray[Any, Any]]]:
+    """The model through TVM's own pipeline, as a function of named inputs."""
     import tvm
     from tvm import relax
 
     executable = tvm.compile(plain(imported.mod), tvm.target.Target("llvm"))
     machine = relax.VirtualMachine(executable, tvm.cpu())
-    arguments = [
-        tvm.runtime.tensor(np.ascontiguousarray(inputs[spec.name]).reshape(spec.shape))
-        for spec in imported.signature.inputs
-    ]
-    return [result.numpy() for result in machine["main"](*arguments)]
+
+    def run(inputs: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
+        arguments = [
+            tvm.runtime.tensor(np.asarray(inputs[spec.name], order="C"))
+            for spec in imported.signature.inputs
+        ]
+        return [result.numpy() for result in machine["main"](*arguments)]
+
+    return run
+
+
+def execute(imported: ImportedModel, inputs: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
+    """Outputs of the model on named inputs, through TVM's own pipeline."""
+    return runner(imported)(inputs)
 
 
 def run_model(model: Any, inputs: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:

@@ -111,18 +111,24 @@ def _extents(value: Any, example: Any) -> list[int | str | None]:
 
 
 def _open_all(dims: OpenDims, declared: Sequence[Any], examples: Mapping[str, Any]) -> None:
-    """Every axis that the declaration leaves open, under the model's own name for it."""
-    own: dict[str, str] = {}
+    """Every axis that the declaration leaves open, under the model's own name for it.
+
+    Exporters give one name to axes that have nothing in common: where the example has different
+    extents under one name, these are different dimensions.
+    """
+    own: dict[tuple[str, int | None], str] = {}
     for value in declared:
+        example = examples.get(value.name)
         axes = dims.axes[value.name] = {}
-        for axis, extent in enumerate(_extents(value, examples.get(value.name))):
+        for axis, extent in enumerate(_extents(value, example)):
             if isinstance(extent, int):
                 continue
-            if extent is None or extent not in own:
-                name = dims.table.fresh(extent or f"{value.name}_{axis}")
-                dims.table.add(DimRange(name))
-                own[extent or name] = name
-            axes[axis] = own[extent or name]
+            wanted = extent or f"{value.name}_{axis}"
+            key = (wanted, None if example is None else int(example.shape[axis]))
+            if extent is None or key not in own:
+                own[key] = dims.table.fresh(wanted)
+                dims.table.add(DimRange(own[key]))
+            axes[axis] = own[key]
 
 
 def _open_chosen(dims: OpenDims, value: Any, example: Any, entry: Any) -> None:
