@@ -127,7 +127,7 @@ def _results(model: HostModel, declared: Sequence[Any]) -> list[_Result] | None:
             kind = kind.optional_type.elem_type
         output.type.CopyFrom(kind)
         have = sample[place] if isinstance(sample, list) else None
-        result = _result(model, kind, have)
+        result = _result(model, kind, have, _branch_shapes(model, place))
         if result is None:
             return None
         results.append(result)
@@ -190,7 +190,33 @@ def _any_subgraph(model: HostModel) -> bool:
     return any(a.HasField("g") or a.graphs for a in model.proto.graph.node[0].attribute)
 
 
-def _result(model: HostModel, kind: Any, sample: Any) -> _Result | None:
+def _branch_shapes(model: HostModel, place: int) -> list[list[Dim | None]]:
+    """The shapes that the branches of an ``If`` yield, as far as inference has them."""
+    from onnx import shape_inference
+
+    if model.proto.graph.node[0].op_type != "If":
+        return []
+    try:
+        graph = shape_inference.infer_shapes(model.proto, data_prop=True).graph
+    except Exception:
+        return []  # no more is known then
+    yields = [a.g.output[place].type for a in graph.node[0].attribute if a.HasField("g")]
+    return [
+        [_dim(model, dim) for dim in kind.tensor_type.shape.dim]
+        for kind in yields
+        if kind.HasField("tensor_type") and kind.tensor_type.HasField("shape")
+    ]
+
+
+def _result(
+    model: HostModel, kind: Any, sample: Any, branches: list[list[Dim | None]]
+) -> _Result | None:
+    """What is known of a result.
+
+    Args:
+        sample: it on example data, which tells the rank where inference does not.
+        branches: shapes of which it has one; those of that rank tell the extents.
+    """
     dtype = element_of(kind)
     if kind.HasField("sequence_type"):
         return _Result(kind, dtype, None, True)
@@ -198,7 +224,9 @@ def _result(model: HostModel, kind: Any, sample: Any) -> _Result | None:
     if kind.tensor_type.HasField("shape"):
         dims = [_dim(model, dim) for dim in kind.tensor_type.shape.dim]
     elif sample is not None:
-        dims = [None] * np.ndim(sample)
+        rank = np.ndim(sample)
+        same = [shape for shape in branches if len(shape) == rank]
+        dims = list(same[0]) if len(same) == 1 else [None] * rank
     if sample is not None and not _agrees(sample, dtype, dims):
         return None
     return _Result(kind, dtype, dims, False)
