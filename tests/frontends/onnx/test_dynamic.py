@@ -232,6 +232,15 @@ def test_branches_of_different_rank_go_the_example_s_way(size: int, shape: Any) 
         run({"x": np.ones((4, 6 - size, 3), np.float32)})
 
 
+def test_squeezing_whatever_is_one_goes_by_the_example() -> None:
+    proto = model([node("Squeeze", ["x"], ["y"])], {"x": ("n", "m")})
+    made = import_onnx(proto, np.zeros((1, 4), np.float32), dynamic_shapes="auto")
+    run = runner(made)
+    assert run({"x": np.ones((1, 6), np.float32)})[0].shape == (6,)
+    with pytest.raises(Exception, match="match_cast"):
+        run({"x": np.ones((2, 6), np.float32)})
+
+
 def test_names_and_ranges_reach_the_signature() -> None:
     proto = model([node("Relu", ["x"], ["y"])], {"x": ("batch size", None, 3)})
     (auto,) = import_onnx(proto, None, dynamic_shapes="auto").signature.inputs

@@ -24,6 +24,7 @@ from uif_tvm.frontends.onnx.values import (
     Symbolic,
     Tensor,
     Value,
+    decide,
     same_dim,
     shape_of,
     simplify,
@@ -298,6 +299,17 @@ class NodeContext:
             difference = self.bb.emit(relax.ShapeExpr([simplify(left - right)]))
             self.bb.match_cast(difference, relax.ShapeType([tirx.IntImm("int64", 0)]))
 
+    def guess(self, condition: Any) -> bool:
+        """Which way a condition on dimensions goes; by the example, and checked at run time,
+        where that is not known at import.
+        """
+        truth = decide(condition)
+        if truth is None:
+            truth = self.importer.guesses.choose(condition)
+            holds = tirx.Select(condition, tirx.const(1, "int64"), tirx.const(0, "int64"))
+            self.require_equal(holds, int(truth))
+        return truth
+
     def with_shape(self, expr: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
         """``expr`` under dimensions that equal its own at run time, which is checked."""
         now = shape_of(expr)
@@ -352,7 +364,6 @@ class NodeContext:
             elements[:] = variables
             value.settled[visible] = Symbolic(elements.reshape(shape))
         return value.settled[visible].elements
-
 
     def _require_room(self, sizes: Sequence[Any]) -> None:
         """Have the runtime refuse extents that are negative or multiply beyond ``MAX_SIZED``.

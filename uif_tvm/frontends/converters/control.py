@@ -54,10 +54,7 @@ def if_(ctx: NodeContext) -> list[Value]:
     if faults:
         return _only_possible(ctx, condition, then if sides[0] else other, bool(sides[0]))
     if by_dims is not None and _ranks(sides[0]) != _ranks(sides[1]):
-        way = ctx.importer.guesses.choose(by_dims)
-        holds = tirx.Select(by_dims, tirx.const(1, "int64"), tirx.const(0, "int64"))
-        ctx.require_equal(holds, int(way))
-        return ctx.importer.run_subgraph(then if way else other, {})
+        return ctx.importer.run_subgraph(then if ctx.guess(by_dims) else other, {})
     return _merge(ctx, condition, sides[0], sides[1])  # type: ignore[arg-type]
 
 

@@ -160,7 +160,7 @@ def squeeze(ctx: NodeContext) -> relax.Expr:
     dims = ctx.shape(0)
     axes = _axes(ctx, 1)
     if axes is None:
-        drop = {axis for axis, dim in enumerate(dims) if isinstance(dim, int) and dim == 1}
+        drop = {axis for axis, dim in enumerate(dims) if _is_one(ctx, dim)}
     else:
         drop = {ctx.axis(axis, len(dims)) for axis in axes}
         for axis in drop:
@@ -168,6 +168,10 @@ def squeeze(ctx: NodeContext) -> relax.Expr:
                 raise ctx.invalid(f"dimension {axis} of {list(dims)} is not 1")
     kept = [dim for axis, dim in enumerate(dims) if axis not in drop]
     return checked_reshape(ctx, ctx.expr(0), kept)
+
+
+def _is_one(ctx: NodeContext, dim: Dim) -> bool:
+    return dim == 1 if isinstance(dim, int) else ctx.guess(tirx.EQ(dim, tirx.const(1, "int64")))
 
 
 @converter("Unsqueeze")
