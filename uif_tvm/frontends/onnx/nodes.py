@@ -50,7 +50,18 @@ def check_types(node: Any, schema: Any | None, inputs: Sequence[Value | None]) -
 
 
 #: Names of element types where ONNX's differ from NumPy's.
-_ONNX_NAMES = {"float32": "float", "float64": "double"}
+_ONNX_NAMES = {
+    "float32": "float",
+    "float64": "double",
+    "float8_e4m3fn": "float8e4m3fn",
+    "float8_e4m3fnuz": "float8e4m3fnuz",
+    "float8_e5m2": "float8e5m2",
+    "float8_e5m2fnuz": "float8e5m2fnuz",
+    "float8_e8m0fnu": "float8e8m0",
+    "float6_e2m3fn": "float6e2m3",
+    "float6_e3m2fn": "float6e3m2",
+    "float4_e2m1fn": "float4e2m1",
+}
 _TYPES_HINT = "insert a Cast, or export the model again"
 
 
