@@ -20,10 +20,13 @@ COUNT ?= 3000
 SEED ?= 0
 # Another folder of cases for `make cases`
 CASES ?= tests/cases/registry
+# Another registry for `make architectures`, and which of its entries, e.g. NAMES="bert llama"
+ARCHS ?= tests/architectures/hf_archs.py
+NAMES ?=
 # Another list of models for `make corpus`, and which of them, e.g. IDS="ppocr_v4_rec magika_v3_3"
 CORPUS ?= tests/corpus/corpus.json
 IDS ?=
-# Part of the tests of `make onnx-backend`: every N-th from the I-th (I/N), those that match
+# Part of `make onnx-backend` and `make torch-ops`: every N-th from the I-th (I/N), what matches
 SHARD ?= 0/1
 FILTER ?=
 
@@ -91,6 +94,14 @@ cases: $(VENV)/.installed-dev ## Run small inputs that once failed somewhere
 .PHONY: onnx-backend
 onnx-backend: $(VENV)/.installed-dev ## Run ONNX's own node tests, and ONNX Runtime on the same
 	@$(PY) -m tests.onnx_backend.sweep --jobs $(JOBS) --shard '$(SHARD)' --filter '$(FILTER)'
+
+.PHONY: torch-ops
+torch-ops: $(VENV)/.installed-dev ## Run samples of PyTorch's operator database
+	@$(PY) -m tests.torch_ops.check --jobs $(JOBS) --shard '$(SHARD)' --ops '$(FILTER)'
+
+.PHONY: architectures
+architectures: $(VENV)/.installed-dev ## Compare models of transformers with eager PyTorch
+	@$(PY) -m tests.architectures.check --archs '$(ARCHS)' --jobs $(JOBS) $(NAMES)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.installed-dev ## Damage models in thousands of ways; findings go to build/fuzz

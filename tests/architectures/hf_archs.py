@@ -11,12 +11,13 @@ norms all move the output; the libraries' own 0.02-std initialisation leaves sof
 wrong masks, rotary embeddings and relative position terms.
 """
 
-import dataclasses, zlib
-from typing import Callable
+import dataclasses
+import zlib
+from collections.abc import Callable
 
 import torch
-from torch import nn
 import transformers as T
+from torch import nn
 
 REGISTRY: dict[str, "Arch"] = {}
 
@@ -836,8 +837,3 @@ def _():
         ffn_dim=64,
     )
     return T.PatchTSTForPrediction, c, {}, lambda o: o.prediction_outputs
-
-
-if __name__ == "__main__":
-    for a in REGISTRY.values():
-        print(f"{a.name:32s} {a.group}")
