@@ -149,9 +149,7 @@ class _Worker:
                 self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as this)
             self._stderr.seek(0)
             self._stderr.truncate()
-            threads = dict.fromkeys(
-                ("OMP_NUM_THREADS", "TVM_NUM_THREADS", "MKL_NUM_THREADS"), str(WORKER_THREADS)
-            )
+            threads = dict.fromkeys(("OMP_NUM_THREADS", "TVM_NUM_THREADS"), str(WORKER_THREADS))
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "uif_tvm.selection.worker", *self._imports],
                 stdin=subprocess.PIPE,

@@ -106,7 +106,7 @@ def node_model(
     Outputs are ``y0``, ``y1`` ... for those that the node names. Where the node has subgraphs,
     whose own names must not be hidden, it is ``operand_0`` and ``result_0``.
     """
-    from onnx import ValueInfoProto, helper
+    from onnx import helper
 
     copy = type(node)()
     copy.CopyFrom(node)
@@ -123,20 +123,7 @@ def node_model(
     for name, operand in outer.items():
         border.take(name, operand, bake)
     copy.output.extend(f"{after}{i}" if name else "" for i, name in enumerate(node.output))
-    outputs, unpacking = [], []
-    free = node.op_type in DATA_DEPENDENT or any(True for _ in subgraphs(node))
-    for index, name in enumerate(copy.output):
-        value = results[index] if results is not None and index < len(results) else None
-        if not name:
-            continue
-        if isinstance(value, list):
-            for position in range(len(value)):
-                unpacking += _element(name, position)
-                outputs.append(_typed(f"{name}_{position}", value[position], free))
-        elif value is None:
-            outputs.append(ValueInfoProto(name=name))
-        else:
-            outputs.append(_typed(name, value, free))
+    outputs, unpacking = _declared(copy, results)
     graph = helper.make_graph(
         [*border.nodes, copy, *unpacking],
         "instance",
@@ -153,6 +140,27 @@ def node_model(
     if any(True for _ in subgraphs(node)) or _calls(node, setting.functions):
         model.functions.extend(setting.functions)
     return model, border.feeds
+
+
+def _declared(node: Any, results: Sequence[Value | None] | None) -> tuple[list[Any], list[Any]]:
+    """Declarations of the node's outputs, and nodes that take sequences among them apart."""
+    from onnx import ValueInfoProto
+
+    free = node.op_type in DATA_DEPENDENT or any(True for _ in subgraphs(node))
+    outputs, unpacking = [], []
+    for index, name in enumerate(node.output):
+        value = results[index] if results is not None and index < len(results) else None
+        if not name:
+            continue
+        if isinstance(value, list):
+            for position, item in enumerate(value):
+                unpacking += _element(name, position)
+                outputs.append(_typed(f"{name}_{position}", item, free))
+        elif value is None:
+            outputs.append(ValueInfoProto(name=name))
+        else:
+            outputs.append(_typed(name, value, free))
+    return outputs, unpacking
 
 
 def flat_results(node: Any, results: Sequence[Value | None]) -> dict[str, Array]:
@@ -272,8 +280,9 @@ class Evaluator:
         setting: Setting,
         operands: Sequence[Operand | None],
         outer: Mapping[str, Operand],
-    ) -> tuple[list[Value], str]:
-        """The node's values, one per output, and who computed them.
+    ) -> tuple[list[Value | None], str]:
+        """The node's values, one per output (``None`` for those it leaves out), and who
+        computed them.
 
         Raises:
             Exception: whatever the last evaluator asked says; there are many kinds.
@@ -283,11 +292,12 @@ class Evaluator:
             for bake in (False, True):
                 model, feeds = node_model(node, setting, operands, outer, bake=bake)
                 try:
-                    return self._by_runtime(model, feeds, keep=not bake), "onnxruntime"
+                    values = self._by_runtime(model, feeds, keep=not bake)
+                    return _spread(node, values), "onnxruntime"
                 except Exception:  # what it refuses, and says in many ways, goes to the reference
                     continue
         model, feeds = node_model(node, setting, operands, outer, bake=False)
-        return by_reference(model, feeds), "reference"
+        return _spread(node, by_reference(model, feeds)), "reference"
 
     def _by_runtime(self, model: Any, feeds: Mapping[str, Array], keep: bool) -> list[Value]:
         data = model.SerializeToString()
@@ -298,6 +308,12 @@ class Evaluator:
             if keep:
                 self._sessions[key] = session
         return list(session.run(None, dict(feeds)))
+
+
+def _spread(node: Any, values: Sequence[Value]) -> list[Value | None]:
+    """Values of the named outputs, at the places of these."""
+    given = iter(values)
+    return [next(given) if name else None for name in node.output]
 
 
 def by_reference(model: Any, feeds: Mapping[str, Array]) -> list[Value]:

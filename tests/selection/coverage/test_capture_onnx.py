@@ -138,6 +138,28 @@ def test_what_hangs_on_an_unknown_value_says_so(tmp_path):
     assert found["Relu"][0].obstacle == "its operand 'b' is not known"
 
 
+def test_results_that_a_node_leaves_out(tmp_path):
+    weights_of_state = models.weights(1, 12, 3)
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r"], ["all", "", "cell"], name="cell", hidden_size=3),
+        helper.make_node("Add", ["cell", "cell"], ["y"], name="twice"),
+    ]
+    proto = models.model(
+        nodes,
+        [models.tensor("x", models.FLOAT, [4, 1, 2])],
+        [models.tensor("y", models.FLOAT, [1, 1, 3]), models.tensor("all", models.FLOAT, None)],
+        [models.constant("w", models.weights(1, 12, 2)), models.constant("r", weights_of_state)],
+    )
+    found, _ = taken_apart(proto, tmp_path)
+    assert str(found["Add"][0].inputs[0]) == "float32[1,1,3]"
+    (cell,) = found["LSTM"]
+    assert [info.shape for info in cell.outputs] == [(4, 1, 1, 3), (1, 1, 3)]
+    expected = load_arrays(tmp_path / "instances" / cell.digest / "expected.npz")
+    assert {name: array.shape for name, array in expected.items()} == {
+        "y0": (4, 1, 1, 3), "y2": (1, 1, 3),
+    }  # fmt: skip
+
+
 def test_dead_nodes_are_not_met(tmp_path):
     proto = models.classifier()
     proto.graph.node.append(helper.make_node("Exp", ["a"], ["unused"], name="dead"))

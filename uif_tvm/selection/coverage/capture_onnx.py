@@ -183,7 +183,12 @@ def describe(met: Met, label: str) -> OpInstance:
         info for index, operand in enumerate(met.operands) for info in _infos(label, index, operand)
     ]
     inputs += [i for o in met.outer.values() for i in operand_infos("", 0, o.value, o.fixed)]
-    outputs = [info for value in met.results or () for info in operand_infos("", 0, value, False)]
+    outputs = [
+        info
+        for value in met.results or ()
+        if value is not None
+        for info in operand_infos("", 0, value, False)
+    ]
     notes = _notes(met)
     used = [bool(name) for name in node.output]
     shapes = [None if i.role == "absent" else i.shape for i in inputs]
@@ -228,7 +233,7 @@ def _notes(met: Met) -> list[str]:
 
 
 def _arrays(met: Met) -> list[Array]:
-    values: list[Value] = [o.value for o in met.operands if o is not None]
+    values: list[Value | None] = [o.value for o in met.operands if o is not None]
     values += list(met.results or ())
     return [
         item for v in values for item in (v if isinstance(v, list) else [v]) if item is not None

@@ -93,7 +93,7 @@ class Met:
     path: str
     operands: Sequence[Operand | None]
     outer: Mapping[str, Operand]
-    results: Sequence[Value] | None
+    results: Sequence[Value | None] | None
     by: str
     calls: float
     settled: bool
@@ -204,22 +204,19 @@ class Walker:
 
     def _value(
         self, node: Any, operands: Sequence[Operand | None], outer: Mapping[str, Operand]
-    ) -> tuple[list[Value] | None, str]:
+    ) -> tuple[list[Value | None] | None, str]:
         try:
             results, by = self._evaluate(node, self._setting, operands, outer)
         except Exception:  # evaluators refuse in many ways; without a result the walk goes on
             return None, ""
-        return list(results), by
+        return results, by
 
     def _guesses(self, node: Any, operands: Sequence[Operand | None]) -> list[Traced]:
         made = [self._guess(name, node, operands) if name else None for name in node.output]
         return [Traced(value, real=False, guessed=True) for value in made]
 
     def _bind(self, node: Any, scope: Scope, values: Sequence[Traced]) -> None:
-        names = [name for name in node.output if name]
-        if len(values) != len(names):  # evaluators may give results that the node leaves out
-            names = list(node.output)
-        for name, value in zip(names, values, strict=False):
+        for name, value in zip(node.output, values, strict=False):
             if name:
                 scope.values[name] = value
                 if not self._path:
@@ -231,7 +228,7 @@ class Walker:
         path: str,
         operands: Sequence[Operand | None],
         outer: Mapping[str, Operand],
-        results: Sequence[Value] | None,
+        results: Sequence[Value | None] | None,
         by: str,
         settled: bool,
         real: bool,
@@ -251,7 +248,7 @@ class Walker:
         node: Any,
         traced: Sequence[Traced | None],
         scope: Scope,
-        results: Sequence[Value] | None,
+        results: Sequence[Value | None] | None,
     ) -> None:
         if not any(True for _ in subgraphs(node)):
             return

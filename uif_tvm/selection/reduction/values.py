@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from uif_tvm.selection.arrays import Array, load_arrays, save_arrays
 from uif_tvm.selection.coverage.capture_onnx import inlined, read_tensor
 from uif_tvm.selection.coverage.made_up import Guesses, complete
 from uif_tvm.selection.coverage.walk import Scope, Traced, Walker
-from uif_tvm.selection.onnx_node import Evaluator, Setting
+from uif_tvm.selection.onnx_node import Evaluator, Setting, tensor
 
 
 def capture_values(model: str, inputs: str | None, folder: str, runtime: bool = True) -> Any:
@@ -34,7 +35,6 @@ def capture_values(model: str, inputs: str | None, folder: str, runtime: bool = 
     from uif_tvm.frontends.onnx.load import load_model
     from uif_tvm.frontends.onnx.tensors import to_numpy
     from uif_tvm.frontends.onnx.validate import check_graph, opset_versions
-    from uif_tvm.selection.onnx_node import tensor
 
     loaded = load_model(model)
     check_graph(loaded.proto.graph)
@@ -64,16 +64,26 @@ def capture_values(model: str, inputs: str | None, folder: str, runtime: bool = 
         watch,
     )
     walker.graph(proto.graph, Scope(values={n: Traced(v) for n, v in feeds.items()}))
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    for item in proto.graph.initializer:
-        if item.data_location == item.EXTERNAL:
-            item.CopyFrom(tensor(read(item), item.name))
-    (place / "model.onnx").write_bytes(proto.SerializeToString())
-    save_arrays(place / "inputs.npz", feeds)
-    save_arrays(place / "values.npz", arrays)
+    _write(Path(folder), proto, read, feeds, arrays)
     return {
         "fixed": [name for name, value in seen.items() if value.fixed],
         "guessed": [name for name, value in seen.items() if value.guessed],
         "lists": [name for name, value in seen.items() if isinstance(value.value, list)],
     }
+
+
+def _write(
+    folder: Path,
+    proto: Any,
+    read: Callable[[Any], Array],
+    feeds: Mapping[str, Array],
+    arrays: Mapping[str, Array],
+) -> None:
+    """The files that :func:`capture_values` promises."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for item in proto.graph.initializer:
+        if item.data_location == item.EXTERNAL:
+            item.CopyFrom(tensor(read(item), item.name))
+    (folder / "model.onnx").write_bytes(proto.SerializeToString())
+    save_arrays(folder / "inputs.npz", feeds)
+    save_arrays(folder / "values.npz", arrays)
