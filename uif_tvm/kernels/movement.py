@@ -96,7 +96,7 @@ def flip(x: te.Tensor, axis: Sequence[int]) -> te.Tensor:
 
 def pad(
     x: te.Tensor,
-    value: te.Tensor | None,
+    value: te.Tensor | float,
     before: Sequence[Any],
     after: Sequence[Any],
     mode: str = "constant",
@@ -105,7 +105,7 @@ def pad(
 
     Args:
         x: data.
-        value: what ``constant`` fills with: a tensor of one element, 0 if ``None``.
+        value: what ``constant`` fills with: a number, or a tensor of one element.
         before: amounts in front of each axis; ints or expressions of sizes.
         after: amounts behind each axis.
         mode: ``constant``, ``edge``, ``reflect`` or ``wrap``.
@@ -132,7 +132,10 @@ def pad(
                 source.append(first + _bordering(place - first, last - first, mode))
         if not inside:
             return x(*source)
-        fill = tirx.const(0, str(x.dtype)) if value is None else value(*[0] * len(value.shape))
+        if isinstance(value, te.Tensor):
+            fill = value(*[0] * len(value.shape))
+        else:
+            fill = tirx.const(value, str(x.dtype))
         condition = tirx.all(*inside) if len(inside) > 1 else inside[0]
         return tirx.if_then_else(condition, x(*source), fill)
 

@@ -10,7 +10,6 @@ from tvm import relax, te, tirx
 
 from uif_tvm.frontends.converters.broadcast import broadcast_shape
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
-from uif_tvm.frontends.converters.dtypes import kind
 from uif_tvm.frontends.converters.minifloat import convert
 from uif_tvm.frontends.converters.registry import converter
 from uif_tvm.frontends.onnx.fold_symbolic import settle
@@ -24,6 +23,7 @@ from uif_tvm.frontends.onnx.values import (
     shape_of,
     simplify,
 )
+from uif_tvm.kernels import movement
 from uif_tvm.runtime.elements import is_stored
 
 
@@ -36,10 +36,9 @@ def constant(ctx: NodeContext) -> Known:
     name, value = next(iter(given.items()))
     if "string" in name:
         return Known(np.asarray(value, object))
-    if name == "sparse_value":
-        raise Unsupported("sparse constants", "store it dense")
     dtype = {"value_int": "int64", "value_ints": "int64"}.get(name, "float32")
-    return Known(np.asarray(value) if name == "value" else np.asarray(value, dtype))
+    as_given = name in ("value", "sparse_value")
+    return Known(np.asarray(value) if as_given else np.asarray(value, dtype))
 
 
 @converter("Shape")
@@ -255,6 +254,8 @@ def tile(ctx: NodeContext) -> relax.Expr:
     repeats = ctx.dims(1, sizes=True)
     if len(repeats) != ctx.rank(0):
         raise ctx.invalid(f"{len(repeats)} repeats for a tensor of rank {ctx.rank(0)}")
+    if all(isinstance(times, int) for times in repeats):
+        return ctx.op("tile", ctx.expr(0), repeats=tuple(repeats))
     dims = ctx.shape(0)
     wanted = [simplify(d * r) for d, r in zip(dims, repeats, strict=True)]
 
@@ -302,42 +303,24 @@ def trilu(ctx: NodeContext) -> relax.Expr:
     """The upper or lower triangle; zero elsewhere."""
     offset = ctx.array(1) if ctx.has(1) else np.zeros((), np.int64)
     upper = bool(ctx.attrs.get("upper", 1))
-    extra = [] if offset is not None else [ctx.reshape(ctx.expr(1), ())]
-
-    def compute(a: te.Tensor, *k: te.Tensor) -> te.Tensor:
-        def at(*i: Any) -> Any:
-            shift = k[0]() if k else int(np.asarray(offset).reshape(-1)[0])
-            difference = (i[-1] - i[-2]).astype("int64")
-            kept = difference >= shift if upper else difference <= shift
-            return tirx.Select(kept, a(*i), tirx.const(0, kind(a)))
-
-        return te.compute(a.shape, at, name="trilu")
-
-    return ctx.te(compute, ctx.expr(0), *extra, name="trilu")
+    if offset is not None:
+        return ctx.op("trilu", ctx.expr(0), k=int(offset.reshape(-1)[0]), upper=upper)
+    diagonal = ctx.reshape(ctx.expr(1), ())
+    return ctx.te(lambda a, k: movement.trilu(a, k(), upper), ctx.expr(0), diagonal, name="trilu")
 
 
 @converter("DepthToSpace")
 def depth_to_space(ctx: NodeContext) -> relax.Expr:
     """Channels become blocks of pixels."""
-    n, c, h, w = ctx.shape(0)
-    b = int(ctx.attrs["blocksize"])
-    if ctx.attrs.get("mode", "DCR") == "DCR":
-        x = ctx.reshape(ctx.expr(0), [n, b, b, c // (b * b), h, w])
-        x = ctx.emit(relax.op.permute_dims(x, [0, 3, 4, 1, 5, 2]))
-    else:
-        x = ctx.reshape(ctx.expr(0), [n, c // (b * b), b, b, h, w])
-        x = ctx.emit(relax.op.permute_dims(x, [0, 1, 4, 2, 5, 3]))
-    return ctx.reshape(x, [n, c // (b * b), h * b, w * b])
+    return _regrouped(ctx, "depth_to_space")
 
 
 @converter("SpaceToDepth")
 def space_to_depth(ctx: NodeContext) -> relax.Expr:
     """Blocks of pixels become channels."""
-    n, c, h, w = ctx.shape(0)
-    b = int(ctx.attrs["blocksize"])
-    x = ctx.reshape(ctx.expr(0), [n, c, h // b, b, w // b, b])
-    blocks_first = ctx.attrs.get("mode", "DCR") == "DCR"
-    x = ctx.emit(
-        relax.op.permute_dims(x, [0, 3, 5, 1, 2, 4] if blocks_first else [0, 1, 3, 5, 2, 4])
-    )
-    return ctx.reshape(x, [n, c * b * b, h // b, w // b])
+    return _regrouped(ctx, "space_to_depth")
+
+
+def _regrouped(ctx: NodeContext, name: str) -> relax.Expr:
+    mode = str(ctx.attrs.get("mode", "DCR"))
+    return ctx.op(name, ctx.expr(0), blocksize=int(ctx.attrs["blocksize"]), mode=mode)

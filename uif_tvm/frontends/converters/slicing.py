@@ -86,20 +86,21 @@ def cut(ctx: NodeContext, expr: relax.Expr, ranges: dict[int, tuple[Dim, Dim, in
         from uif_tvm.frontends.onnx.tensors import numpy_dtype_named
 
         return Known(np.empty(dims, numpy_dtype_named(str(expr.ty.dtype))))
-    if all(isinstance(v, int) for begin, end, _ in ranges.values() for v in (begin, end)) and all(
-        step > 0 for _, _, step in ranges.values()
-    ):
-        axes = sorted(ranges)
-        return ctx.emit(
-            relax.op.strided_slice(
-                expr,
-                axes,
-                [ranges[a][0] for a in axes],
-                [ranges[a][1] for a in axes],
-                [ranges[a][2] for a in axes],
-            )
-        )
     order = sorted(ranges)
+    bounds = [(*ranges[axis], shape_of(expr)[axis]) for axis in order]
+    forwards = all(step > 0 for _, _, step, _ in bounds)
+    static = [all(isinstance(v, int) for v in bound[:2] + bound[3:]) for bound in bounds]
+    if all(static) or (forwards and all(isinstance(v, int) for b in bounds for v in b[:2])):
+        # Going backwards, an end of -1 means past the first element, not the last one.
+        ends = [-extent - 1 if step < 0 and end < 0 else end for _, end, step, extent in bounds]
+        return ctx.op(
+            "strided_slice",
+            expr,
+            axes=tuple(order),
+            begin=tuple(begin for begin, _, _, _ in bounds),
+            end=tuple(ends),
+            strides=tuple(step for _, _, step, _ in bounds),
+        )
 
     def compute(local: list[Any], a: te.Tensor) -> te.Tensor:
         starts = dict(zip(order, local, strict=False))

@@ -31,12 +31,31 @@ def _split(bb: BlockBuilder, call: Call) -> Expr:
     )
 
 
+def _pad(bb: BlockBuilder, call: Call) -> Expr:
+    """A constant to fill with becomes an immediate: convolutions absorb zeros that they can see."""
+    from uif_tvm.relax_util import constant_array
+    from uif_tvm.standard_ops import read
+
+    found = read(call)
+    if found is None:
+        return call
+    _, (x, value), attrs = found
+    known = None if value is None else constant_array(value)
+    if value is None or (known is not None and known.size == 1):
+        number = 0 if known is None else known.reshape(-1)[0].item()
+        return bb.call_te(
+            lambda data: movement.pad(data, number, **attrs), x, primfunc_name_hint="pad"
+        )
+    return bb.call_te(
+        lambda data, fill: movement.pad(data, fill, **attrs), x, value, primfunc_name_hint="pad"
+    )
+
+
 #: Operator name -> legalisation.
-LEGALIZE: dict[str, Legalizer] = {"relax.split": _split} | {
+LEGALIZE: dict[str, Legalizer] = {"relax.split": _split, "uif.pad": _pad} | {
     f"uif.{name}": standard(getattr(movement, name))
     for name in (
         "depth_to_space",
-        "pad",
         "repeat",
         "roll",
         "space_to_depth",
