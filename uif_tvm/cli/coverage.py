@@ -119,9 +119,7 @@ def command(
         )
     _add_unread(report, unread)
     if html is not None:
-        from uif_tvm.selection.coverage.html import write_html
-
-        write_html(report, html)
+        report.write_html(html)
     if as_json:
         emit_json("coverage", report.to_json())
     else:

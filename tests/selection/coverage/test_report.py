@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+from html.parser import HTMLParser
+from typing import ClassVar
 
 import pytest
 
@@ -123,6 +125,26 @@ def test_a_spoilt_document_is_found_out(spoil, fault):
     document = copy.deepcopy(made().to_json())
     spoil(document)
     assert any(fault in line for line in faults(document))
+
+
+def test_the_page_is_well_formed_and_replaces_an_older_one(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text("old")
+    made().write_html(path)
+
+    class Balanced(HTMLParser):
+        open_tags: ClassVar[list[str]] = []
+
+        def handle_starttag(self, tag, attrs):
+            if tag not in ("meta", "input", "br"):
+                self.open_tags.append(tag)
+
+        def handle_endtag(self, tag):
+            assert self.open_tags.pop() == tag
+
+    parser = Balanced()
+    parser.feed(path.read_text())
+    assert parser.open_tags == []
 
 
 def test_the_page_stands_alone_and_escapes_names():

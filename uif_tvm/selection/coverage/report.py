@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from uif_tvm.selection.coverage.instance import OpInstance
@@ -294,3 +296,13 @@ class CoverageReport:
         from uif_tvm.selection.coverage.schema import document
 
         return document(self)
+
+    def write_html(self, path: str | os.PathLike[str]) -> None:
+        """Write everything as one page that needs nothing else.
+
+        Raises:
+            ArtifactIOError: it cannot be written.
+        """
+        from uif_tvm.selection.coverage.html import write_html
+
+        write_html(self, Path(path))
