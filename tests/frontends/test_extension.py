@@ -176,7 +176,9 @@ def test_versions_choose_the_converter(register, tmp_path):
         assert np.allclose(y, factor * X)
 
 
-def test_torch_operators(register, tmp_path):
+@pytest.mark.parametrize("kind", ["CompositeExplicitAutograd", "CompositeImplicitAutograd"])
+def test_torch_operators(register, tmp_path, kind):
+    """Also those that PyTorch could take apart by itself: they have a kernel."""
     import torch
 
     library = torch.library.Library("uif_test_lib", "FRAGMENT")
@@ -184,7 +186,7 @@ def test_torch_operators(register, tmp_path):
     library.impl(
         "square",
         lambda x, shift, scale=2.0: scale * x * x + (0 if shift is None else shift),
-        "CompositeExplicitAutograd",
+        kind,
     )
     register(
         SPEC,

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from uif_tvm.errors import ImportModelError, UnsupportedError, UnsupportedOp
 from uif_tvm.frontends.torch.names import source_location
 from uif_tvm.frontends.torch.quiet import quietly
-from uif_tvm.frontends.torch.registry import CONVERTERS, NO_OPS, op_name
+from uif_tvm.frontends.torch.registry import CONVERTERS, NO_OPS, find, op_name
 
 #: Decompositions may lead to operators that decompose again; this many rounds are enough.
 _ROUNDS = 6
@@ -31,7 +31,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     table: dict[Any, Any] = {
         op: function
         for op, function in torch.export.default_decompositions().items()
-        if op_name(op) not in CONVERTERS
+        if find(op_name(op)) is None
     }
     with quietly(), torch.no_grad():
         try:
