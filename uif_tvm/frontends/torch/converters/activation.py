@@ -4,38 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 
-from uif_tvm.frontends.torch.converters import scalar
 from uif_tvm.frontends.torch.dtypes import compute_dtype, is_float
 from uif_tvm.frontends.torch.emitter import Emitter
 from uif_tvm.frontends.torch.registry import RefusedError, converts
 
 
-def _formula(cx: Emitter, function: Any, *args: Any, name: str) -> Any:
+def _standard(cx: Emitter, name: str, *args: Any, **attrs: Any) -> Any:
+    """A standard operator in the dtype PyTorch computes in, rounded once."""
     work = compute_dtype(cx.out_dtype)
-    tensors = [cx.tensor(arg, work) for arg in args]
-    return cx.cast(cx.elementwise(function, *tensors, name=name), cx.out_dtype)
+    return cx.cast(cx.op(name, *(cx.tensor(arg, work) for arg in args), **attrs), cx.out_dtype)
 
 
 @converts("aten.relu.default")
 def relu(cx: Emitter, x: Any) -> Any:
-    """``max(0, x)``: in this order NaN goes through."""
-    return cx.emit(relax.op.maximum(cx.const(0, cx.out_dtype), x))
+    """``max(x, 0)``; NaN goes through."""
+    if is_float(cx.out_dtype):
+        return cx.emit(relax.op.nn.relu(x))
+    return cx.emit(relax.op.maximum(x, cx.const(0, cx.out_dtype)))
 
 
 @converts("aten.relu6.default")
 def relu6(cx: Emitter, x: Any) -> Any:
-    """``min(6, max(0, x))``."""
-    return cx.emit(relax.op.minimum(cx.const(6, cx.out_dtype), relu(cx, x)))
+    """``min(max(x, 0), 6)``."""
+    return cx.op("clip", x, min=0, max=6)
 
 
 @converts("aten.hardtanh.default")
 def hardtanh(cx: Emitter, x: Any, low: Any = -1, high: Any = 1) -> Any:
     """Limit to a range."""
-    dtype = cx.out_dtype
-    above = cx.emit(relax.op.maximum(cx.const(low, dtype), x))
-    return cx.emit(relax.op.minimum(cx.const(high, dtype), above))
+    return cx.op("clip", cx.cast(x, cx.out_dtype), min=low, max=high)
 
 
 @converts("aten.gelu.default")
@@ -62,60 +61,34 @@ def leaky_relu(cx: Emitter, x: Any, slope: Any = 0.01) -> Any:
 @converts("aten.hardsigmoid.default")
 def hardsigmoid(cx: Emitter, x: Any) -> Any:
     """``min(6, max(0, x + 3)) / 6``."""
-    return _formula(cx, lambda v: _gate(v), x, name="hardsigmoid")
+    return _standard(cx, "hard_sigmoid", x, alpha=1 / 6, beta=0.5)
 
 
 @converts("aten.hardswish.default")
 def hardswish(cx: Emitter, x: Any) -> Any:
     """``x * hardsigmoid(x)``."""
-    return _formula(
-        cx,
-        lambda v: v * tirx.min(scalar.like(6, v), tirx.max(scalar.like(0, v), v + 3.0)) / 6.0,
-        x,
-        name="hardswish",
-    )
-
-
-def _gate(v: Any) -> Any:
-    return tirx.min(scalar.like(6, v), tirx.max(scalar.like(0, v), v + 3.0)) / 6.0
+    return _standard(cx, "hard_swish", x)
 
 
 @converts("aten.elu.default")
 def elu(cx: Emitter, x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
     """``scale * x`` above zero, ``scale * alpha * (exp(input_scale * x) - 1)`` below."""
-
-    def formula(v: Any) -> Any:
-        name = "expm1" if scalar.dtype_of(v) == "float64" else "expm1f"
-        zero = scalar.like(0, v)
-        # The argument is limited so that the unused branch cannot overflow.
-        bent = tirx.call_pure_extern(
-            scalar.dtype_of(v), name, tirx.min(zero, v) * scalar.like(input_scale, v)
-        )
-        below = bent * scalar.like(alpha * scale, v)
-        return tirx.Select(v <= zero, below, v * scalar.like(scale, v))
-
-    return _formula(cx, formula, x, name="elu")
+    numbers = {"alpha": alpha, "scale": scale, "input_scale": input_scale}
+    return _standard(cx, "elu", x, **{name: float(value) for name, value in numbers.items()})
 
 
 @converts("aten.softplus.default")
 def softplus(cx: Emitter, x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
     """``log(1 + exp(beta * x)) / beta``, linear above the threshold."""
-
-    def formula(v: Any) -> Any:
-        dtype = scalar.dtype_of(v)
-        scaled = v * scalar.like(beta, v)
-        log1p = "log1p" if dtype == "float64" else "log1pf"
-        limited = tirx.min(scalar.like(threshold, v), scaled)
-        soft = tirx.call_pure_extern(dtype, log1p, tirx.exp(limited)) / scalar.like(beta, v)
-        return tirx.Select(scaled > scalar.like(threshold, v), v, soft)
-
-    return _formula(cx, formula, x, name="softplus")
+    return _standard(cx, "softplus", x, beta=float(beta), threshold=float(threshold))
 
 
 @converts("aten.threshold.default")
 def threshold(cx: Emitter, x: Any, limit: Any, value: Any) -> Any:
     """``value`` where ``x <= limit``."""
     dtype = cx.out_dtype
+    if is_float(dtype):
+        return cx.op("thresholded_relu", x, alpha=float(limit), value=float(value))
     below = cx.emit(relax.op.less_equal(x, cx.const(limit, dtype)))
     return cx.emit(relax.op.where(below, cx.const(value, dtype), x))
 
@@ -128,9 +101,7 @@ def prelu(cx: Emitter, x: Any, weight: Any) -> Any:
         weight = cx.reshape(weight, [*cx.shape(weight), *([1] * (rank - 2))])
     elif cx.shape(weight) == [1]:
         weight = cx.reshape(weight, [])
-    return _formula(
-        cx, lambda v, w: tirx.Select(v > scalar.like(0, v), v, w * v), x, weight, name="prelu"
-    )
+    return _standard(cx, "prelu", x, weight)
 
 
 @converts("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")

@@ -81,11 +81,9 @@ def div_mode(cx: Emitter, a: Any, b: Any, rounding_mode: str | None) -> Any:
     work = compute_dtype(dtype)
     x, y = cx.tensor(a, work), cx.tensor(b, work)
     if not is_float(dtype):
-        return cx.elementwise(
-            lambda p, q: scalar.int_quotient(p, q, floor), x, y, name=f"int_div_{rounding_mode}"
-        )
+        return cx.emit((relax.op.floor_divide if floor else relax.op.divide)(x, y))
     if floor:
-        result = cx.elementwise(scalar.floor_quotient, x, y, name="float_div_floor")
+        result = cx.emit(relax.op.floor_divide(x, y))
     else:
         result = cx.emit(relax.op.trunc(cx.emit(relax.op.divide(x, y))))
     return cx.cast(result, dtype)
@@ -100,23 +98,18 @@ def floor_divide(cx: Emitter, a: Any, b: Any) -> Any:
 @converts("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
 def remainder(cx: Emitter, a: Any, b: Any) -> Any:
     """Remainder with the divisor's sign."""
-    return _remainder(cx, a, b, scalar.floor_remainder, True)
+    return _remainder(cx, a, b, relax.op.floor_mod)
 
 
 @converts("aten.fmod.Tensor", "aten.fmod.Scalar")
 def fmod(cx: Emitter, a: Any, b: Any) -> Any:
     """Remainder with the dividend's sign."""
-    return _remainder(cx, a, b, scalar.fmod, False)
+    return _remainder(cx, a, b, relax.op.mod)
 
 
-def _remainder(cx: Emitter, a: Any, b: Any, on_floats: Any, floor: bool) -> Any:
-    dtype = cx.out_dtype
-    work = compute_dtype(dtype)
-    x, y = cx.tensor(a, work), cx.tensor(b, work)
-    name = "remainder_floor" if floor else "remainder_trunc"
-    if is_float(dtype):
-        return cx.cast(cx.elementwise(on_floats, x, y, name=name), dtype)
-    return cx.elementwise(lambda p, q: scalar.int_remainder(p, q, floor), x, y, name=name)
+def _remainder(cx: Emitter, a: Any, b: Any, op: Callable[..., Any]) -> Any:
+    work = compute_dtype(cx.out_dtype)
+    return cx.cast(cx.emit(op(cx.tensor(a, work), cx.tensor(b, work))), cx.out_dtype)
 
 
 @converts("aten.pow.Tensor_Tensor", "aten.pow.Scalar")
@@ -127,16 +120,7 @@ def pow_tensor(cx: Emitter, base: Any, exponent: Any) -> Any:
         raise RefusedError("power of booleans is not supported")
     work = compute_dtype(dtype)
     x, y = cx.tensor(base, work), cx.tensor(exponent, work)
-    if is_float(dtype):
-        return cx.cast(cx.emit(relax.op.power(x, y)), dtype)
-    return _int_power(cx, x, y)
-
-
-def _int_power(cx: Emitter, x: relax.Expr, y: relax.Expr) -> relax.Expr:
-    if 0 in cx.out_shape:
-        return cx.full(cx.out_shape, 0, cx.out_dtype)
-    x, y = cx.broadcast(x, cx.out_shape), cx.broadcast(y, cx.out_shape)
-    return cx.te(integer.power, x, y, name="int_power")
+    return cx.cast(cx.emit(relax.op.power(x, y)), dtype)
 
 
 @converts("aten.pow.Tensor_Scalar")
@@ -149,7 +133,7 @@ def pow_scalar(cx: Emitter, base: Any, exponent: Any) -> Any:
     x = cx.tensor(base, work)
     if not is_float(dtype):
         if exponent < 0:
-            return _int_power(cx, x, cx.tensor(exponent, dtype))
+            return cx.emit(relax.op.power(x, cx.tensor(exponent, dtype)))
         return _repeated_product(cx, x, int(exponent))
     special = {
         0.5: relax.op.sqrt,
@@ -182,13 +166,13 @@ def _repeated_product(cx: Emitter, x: relax.Expr, exponent: int) -> relax.Expr:
 @converts("aten.maximum.default", "aten.fmax.default")
 def maximum(cx: Emitter, a: Any, b: Any) -> Any:
     """The larger value; ``maximum`` keeps NaN, ``fmax`` drops it."""
-    return _extreme(cx, a, b, scalar.nan_max, relax.op.logical_or)
+    return _extreme(cx, a, b, relax.op.maximum, relax.op.logical_or)
 
 
 @converts("aten.minimum.default", "aten.fmin.default")
 def minimum(cx: Emitter, a: Any, b: Any) -> Any:
     """The smaller value; ``minimum`` keeps NaN, ``fmin`` drops it."""
-    return _extreme(cx, a, b, scalar.nan_min, relax.op.logical_and)
+    return _extreme(cx, a, b, relax.op.minimum, relax.op.logical_and)
 
 
 def _extreme(cx: Emitter, a: Any, b: Any, pick: Any, logic: Any) -> Any:
@@ -196,14 +180,11 @@ def _extreme(cx: Emitter, a: Any, b: Any, pick: Any, logic: Any) -> Any:
     x, y = cx.tensor(a, dtype), cx.tensor(b, dtype)
     if dtype == "bool":
         return cx.emit(logic(x, y))
-    operator = str(cx.node.target)
-    if "fmax" in operator or "fmin" in operator:
-        keep = pick
-
-        def pick(p: Any, q: Any) -> Any:
-            return tirx.Select(scalar.is_nan(p), q, tirx.Select(scalar.is_nan(q), p, keep(p, q)))
-
-    return cx.elementwise(pick, x, y, name=operator.split(".")[1])
+    result = cx.emit(pick(x, y))
+    if is_float(dtype) and str(cx.node.target).startswith(("aten.fmax", "aten.fmin")):
+        for one, other in ((x, y), (y, x)):
+            result = cx.emit(relax.op.where(cx.emit(relax.op.isnan(one)), other, result))
+    return result
 
 
 @converts("aten.atan2.default")

@@ -7,7 +7,6 @@ from typing import Any
 
 from tvm import relax
 
-from uif_tvm.frontends.torch.converters import scalar
 from uif_tvm.frontends.torch.converters.arithmetic import promoted
 from uif_tvm.frontends.torch.dtypes import is_float
 from uif_tvm.frontends.torch.emitter import Emitter
@@ -31,8 +30,6 @@ def _register_compare(name: str, op: Callable[..., Any]) -> None:
         x, y = cx.tensor(a, dtype), cx.tensor(b, dtype)
         if dtype == "bool":
             x, y = cx.cast(x, "int8"), cx.cast(y, "int8")
-        if name == "ne" and is_float(dtype):
-            return cx.elementwise(scalar.not_equal, x, y, name="not_equal")
         return cx.emit(op(x, y))
 
 
@@ -135,26 +132,8 @@ def right_shift(cx: Emitter, a: Any, b: Any) -> Any:
 
 
 def _shift(cx: Emitter, a: Any, b: Any, left: bool) -> Any:
-    from tvm import tirx
-
-    dtype = cx.out_dtype
-    bits = int("".join(c for c in dtype if c.isdigit()))
-    last = bits - 1 if dtype.startswith("int") else bits
-
-    def formula(x: Any, n: Any) -> Any:
-        zero = tirx.const(0, dtype)
-        valid = n < tirx.const(bits, dtype)
-        if dtype.startswith("int"):
-            valid = tirx.all(n >= zero, valid)
-        inside = tirx.Select(valid, n, zero)
-        if left:
-            return tirx.Select(valid, tirx.shift_left(x, inside), zero)
-        if dtype.startswith("int"):
-            return tirx.shift_right(x, tirx.Select(valid, n, tirx.const(last, dtype)))
-        return tirx.Select(valid, tirx.shift_right(x, inside), zero)
-
-    x, n = cx.tensor(a, dtype), cx.tensor(b, dtype)
-    return cx.elementwise(formula, x, n, name="left_shift" if left else "right_shift")
+    op = relax.op.left_shift if left else relax.op.right_shift
+    return cx.emit(op(cx.tensor(a, cx.out_dtype), cx.tensor(b, cx.out_dtype)))
 
 
 @converts("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")

@@ -17,6 +17,14 @@ from uif_tvm.frontends.torch.registry import converts
 #: Functions that Relax has; integers are converted to float first.
 _RELAX: dict[str, Callable[..., Any]] = {
     "atan": relax.op.atan,
+    "tan": relax.op.tan,
+    "sinh": relax.op.sinh,
+    "cosh": relax.op.cosh,
+    "atanh": relax.op.atanh,
+    "asinh": relax.op.asinh,
+    "asin": relax.op.asin,
+    "acosh": relax.op.acosh,
+    "acos": relax.op.acos,
     "cos": relax.op.cos,
     "exp": relax.op.exp,
     "log": relax.op.log,
@@ -29,12 +37,6 @@ _RELAX: dict[str, Callable[..., Any]] = {
 }
 #: Functions taken from the C mathematical library.
 _EXTERNAL = {
-    "acos": "acos",
-    "acosh": "acosh",
-    "asin": "asin",
-    "asinh": "asinh",
-    "atanh": "atanh",
-    "cosh": "cosh",
     "erfc": "erfc",
     "exp2": "exp2",
     "expm1": "expm1",
@@ -42,8 +44,6 @@ _EXTERNAL = {
     "log10": "log10",
     "log1p": "log1p",
     "log2": "log2",
-    "sinh": "sinh",
-    "tan": "tan",
 }
 
 
@@ -76,8 +76,6 @@ def absolute(cx: Emitter, x: Any) -> Any:
 @converts("aten.neg.default")
 def negate(cx: Emitter, x: Any) -> Any:
     """``-x``; unsigned integers wrap."""
-    if cx.out_dtype == "uint8":
-        return cx.emit(relax.op.subtract(cx.const(0, "uint8"), x))
     return cx.emit(relax.op.negative(x))
 
 
@@ -94,12 +92,11 @@ def sign(cx: Emitter, x: Any) -> Any:
     if cx.out_dtype == "bool":
         return x
 
-    def formula(v: Any) -> Any:
-        zero, one = scalar.like(0, v), scalar.like(1, v)
-        below = zero if cx.out_dtype == "uint8" else zero - one
-        return tirx.Select(v > zero, one, tirx.Select(v < zero, below, zero))
-
-    return cx.elementwise(formula, x, name="sign")
+    signs = cx.emit(relax.op.sign(x))
+    if not is_float(cx.out_dtype):
+        return signs
+    unknown = cx.emit(relax.op.isnan(x))
+    return cx.emit(relax.op.where(unknown, cx.const(0, cx.out_dtype), signs))
 
 
 def _round_with(cx: Emitter, x: Any, op: Callable[..., Any]) -> Any:
@@ -130,8 +127,7 @@ def round_even(cx: Emitter, x: Any) -> Any:
     if not is_float(cx.out_dtype):
         return x
     work = compute_dtype(cx.out_dtype)
-    rounded = cx.elementwise(tirx.nearbyint, cx.cast(x, work), name="round_even")
-    return cx.cast(rounded, cx.out_dtype)
+    return cx.cast(cx.emit(relax.op.round(cx.cast(x, work))), cx.out_dtype)
 
 
 @converts("aten.round.decimals")
@@ -188,18 +184,9 @@ def _clamp(cx: Emitter, x: Any, low: Any, high: Any) -> Any:
     # Booleans compare as small integers.
     dtype = "int8" if cx.out_dtype == "bool" else cx.out_dtype
     x = cx.tensor(x, dtype)
-    for limit, plain, general in (
-        (low, relax.op.maximum, scalar.nan_max),
-        (high, relax.op.minimum, scalar.nan_min),
-    ):
-        if limit is None:
-            continue
-        bound = cx.tensor(limit, dtype)
-        if isinstance(limit, (int, float)) and not math.isnan(limit):
-            # max(c, x) picks x when unordered: NaN goes through at no cost.
-            x = cx.emit(plain(bound, x))
-        else:
-            x = cx.elementwise(general, x, bound, name="clamp")
+    for limit, op in ((low, relax.op.maximum), (high, relax.op.minimum)):
+        if limit is not None:
+            x = cx.emit(op(x, cx.tensor(limit, dtype)))
     return cx.cast(x, cx.out_dtype)
 
 
