@@ -10,7 +10,7 @@ import pytest
 
 import uif_tvm
 from tests.frontends.onnx.harness import check, run_model, single
-from uif_tvm.errors import ImportModelError
+from uif_tvm.errors import ImportModelError, UnsupportedError
 
 F = np.float32
 RNG = np.random.default_rng(5)
@@ -130,3 +130,35 @@ def test_trees_in_a_circle_are_refused() -> None:
     )  # fmt: skip
     with pytest.raises(ImportModelError, match="cycle"):
         run_model(model, inputs)
+
+
+@pytest.mark.parametrize("mode", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT"])
+def test_post_transforms_of_linear_models(mode: str) -> None:
+    x = RNG.standard_normal((5, 3)).astype(F)
+    x[0] = 0
+    weights = {"coefficients": [0.1, 0.2, -0.3, 0.4, 0.0, 0.1], "intercepts": [0.5, 0.0]}
+    model, inputs = ml("LinearRegressor", [x], targets=2, post_transform=mode, **weights)
+    check_runtime(model, inputs)
+    model, inputs = ml(
+        "LinearClassifier", [x], 2, classlabels_ints=[4, 9], post_transform=mode, **weights
+    )
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    labels, scores = session.run(None, inputs)
+    if mode != "PROBIT":  # where NaN decides about labels
+        check(model, inputs, [labels, scores])
+    else:
+        np.testing.assert_allclose(run_model(model, inputs)[1], scores, rtol=1e-4)
+
+
+def test_classifiers_that_the_reference_gets_wrong_stay_refused(tmp_path: Any) -> None:
+    model, inputs = ml(
+        "SVMClassifier", [RNG.standard_normal((2, 3)).astype(F)], 2,
+        coefficients=[0.5, -0.3, 0.2, 0.1, 0.7, 0.2, -0.2, 0.4], kernel_params=[0.3, 0.1, 2.0],
+        kernel_type="RBF", classlabels_ints=[0, 1, 2], rho=[0.1, 0.2, 0.3],
+        support_vectors=[0.1] * 12, vectors_per_class=[2, 1, 1],
+        prob_a=[-1.0, -0.5, 0.3], prob_b=[0.1, 0.2, -0.1],
+    )  # fmt: skip
+    with pytest.raises(UnsupportedError, match="without probabilities"):
+        uif_tvm.export(model, inputs, tmp_path / "m.uif", fallback_mode="host")

@@ -158,3 +158,15 @@ def test_random_numbers_have_their_distribution_and_repeat() -> None:
     (drawn,) = run_model(model, inputs)
     assert -1 <= drawn.min() < -0.99
     assert 0.99 < drawn.max() <= 1
+
+
+def test_drawn_classes_have_their_chances() -> None:
+    chances = np.array([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]], F)
+    with np.errstate(divide="ignore"):
+        model, inputs = single(
+            "Multinomial", [np.log(chances)], opset=22, sample_size=20_000, seed=3.0
+        )
+    (drawn,) = run_model(model, inputs)
+    assert drawn.dtype == np.int32
+    for row, wanted in zip(drawn, chances, strict=True):
+        np.testing.assert_allclose(np.bincount(row, minlength=3) / 20_000, wanted, atol=0.02)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
 from uif_tvm.frontends.converters.context import NodeContext, Unsupported
 from uif_tvm.frontends.converters.forest_kernel import forest_kernel
@@ -30,14 +30,55 @@ def scaler(ctx: NodeContext) -> relax.Expr:
 
 
 def post_transform(ctx: NodeContext, scores: relax.Expr, mode: str) -> relax.Expr:
-    """NONE, LOGISTIC, SOFTMAX or SOFTMAX_ZERO."""
+    """NONE, LOGISTIC, SOFTMAX, SOFTMAX_ZERO or PROBIT."""
     if mode == "NONE":
         return scores
     if mode == "LOGISTIC":
         return ctx.emit(relax.op.sigmoid(scores))
     if mode == "SOFTMAX":
         return ctx.emit(relax.op.nn.softmax(scores, -1))
-    raise Unsupported(f"post_transform {mode!r}")
+    if mode == "SOFTMAX_ZERO":
+        return _softmax_zero(ctx, scores)
+    if mode == "PROBIT":
+        return _probit(ctx, scores)
+    raise ctx.invalid(f"post_transform {mode!r} does not exist")
+
+
+def _softmax_zero(ctx: NodeContext, scores: relax.Expr) -> relax.Expr:
+    """Softmax in which scores of 0 stay 0; a row of nothing else becomes 0.5."""
+    dtype = str(scores.ty.dtype)
+    top = ctx.emit(relax.op.max(scores, -1, True))
+    power = ctx.emit(relax.op.exp(ctx.emit(relax.op.subtract(scores, top))))
+    rest = ctx.emit(relax.op.exp(ctx.emit(relax.op.negative(top))))
+    scaled = ctx.emit(relax.op.multiply(scores, rest))
+    size = ctx.emit(relax.op.abs(scores))
+    counts = ctx.emit(relax.op.greater(size, ctx.const(1e-7, dtype)))
+    kept = ctx.emit(relax.op.where(counts, power, scaled))
+    total = ctx.emit(relax.op.sum(kept, -1, True))
+    nothing = ctx.emit(relax.op.equal(total, ctx.const(0, dtype)))
+    safe = ctx.emit(relax.op.where(nothing, ctx.const(1, dtype), total))
+    shares = ctx.emit(relax.op.divide(kept, safe))
+    return ctx.emit(relax.op.where(nothing, ctx.const(0.5, dtype), shares))
+
+
+def _probit(ctx: NodeContext, scores: relax.Expr) -> relax.Expr:
+    """sqrt(2) erfinv(2 x - 1) in Winitzki's approximation, which the domain prescribes."""
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        def c(number: float) -> Any:
+            return tirx.const(number, str(x.dtype))
+
+        def at(*i: Any) -> Any:
+            place = c(2) * x(*i) - c(1)
+            inner = (c(1) - place) * (c(1) + place)
+            log = tirx.log(inner)
+            half = c(2 / (np.pi * 0.147)) + c(0.5) * log
+            root = tirx.sqrt(tirx.sqrt(half * half - c(1 / 0.147) * log) - half)
+            return c(1.41421356) * tirx.Select(place < c(0), -root, root)
+
+        return te.compute(x.shape, at, name="probit")
+
+    return ctx.te(compute, scores, name="probit")
 
 
 @converter("LinearRegressor", domain=ML)

@@ -6,6 +6,8 @@ _BY_OP = {
     "ZipMap": "export the scikit-learn model with options={'zipmap': False}",
     "DictVectorizer": "vectorise the dictionaries before the model",
     "CastMap": "pass the map's values as a dense tensor",
+    "LinearClassifier": "give the node a row of coefficients for each class",
+    "SVMClassifier": "export the classifier without probabilities (its decision function)",
     "Gradient": "export the model for inference; gradients belong to training",
     "Optional": "pass or return the tensor itself",
     "ImageDecoder": "decode images before the model, or allow fallback_mode='host'",

@@ -45,8 +45,19 @@ if TYPE_CHECKING:
     from uif_tvm.frontends.onnx.importer import GraphImporter
     from uif_tvm.frontends.onnx.scope import Scope
 
-DISTRUSTED: dict[str, str] = {}
-"""Operators whose reference implementation is known to differ from the specification, and how."""
+
+def distrusted(node: Any) -> bool:
+    """Whether the reference is known to give other results than the operator's makers mean.
+
+    Probabilities of a support vector classifier of more than two classes, and both scores of a
+    linear classifier that has one row of coefficients (judged by ONNX Runtime and scikit-learn).
+    """
+    lists = {a.name: len(a.ints) or len(a.floats) or len(a.strings) for a in node.attribute}
+    labels = lists.get("classlabels_ints", 0) or lists.get("classlabels_strings", 0)
+    if node.op_type == "SVMClassifier":
+        return labels > 2 and lists.get("prob_a", 0) > 0
+    return node.op_type == "LinearClassifier" and labels == 2 and lists.get("intercepts", 1) == 1
+
 
 SAMPLE_LIMIT = 1 << 16
 """Elements of operands up to which a node is tried on example data at import."""
@@ -68,7 +79,7 @@ def host_call(
     """The node as a call back to the host, or ``None`` where that cannot be done."""
     if any(isinstance(value, Poison) for value in inputs):
         return None
-    if any(inner.op_type in DISTRUSTED for inner in nodes_below([node])):
+    if any(distrusted(inner) for inner in nodes_below([node])):
         return None
     try:
         model = build(node, inputs, scope, importer.functions, importer.folder)
