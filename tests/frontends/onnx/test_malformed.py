@@ -116,6 +116,12 @@ def opset(version: int) -> Any:
     return model
 
 
+def ir_version(version: int) -> Any:
+    model = culprit("Neg", ["x"])
+    model.ir_version = version
+    return model
+
+
 BROKEN: dict[str, tuple[Broken, list[str]]] = {
     "missing attribute": (lambda: culprit("Concat", ["x", "x"]), ["culprit", "'axis' is missing"]),
     "attribute type": (attribute_of_wrong_type, ["culprit", "'axis' has the wrong type"]),
@@ -138,6 +144,8 @@ BROKEN: dict[str, tuple[Broken, list[str]]] = {
     "axis out of range": (lambda: culprit("Softmax", ["x"], axis=7), ["culprit", "axis 7"]),
     "opset of the future": (lambda: opset(999), ["999", "not known"]),
     "negative opset": (lambda: opset(-1), ["-1", "not known"]),
+    "format of the future": (lambda: ir_version(2**40), ["IR version", str(2**40)]),
+    "no format": (lambda: ir_version(0), ["IR version", "0"]),
     "branch outputs": (too_few_branch_outputs, ["culprit"]),
     "function recursion": (function_recursion, ["calls itself"]),
     "dims beyond the data": (lambda: weight(dims=[4, 4]), ["'w'"]),

@@ -24,6 +24,7 @@ from uif_tvm.frontends.onnx.importer import GraphImporter
 from uif_tvm.frontends.onnx.load import load_model
 from uif_tvm.frontends.onnx.scope import Scope
 from uif_tvm.frontends.onnx.validate import (
+    check_format,
     check_functions,
     check_graph,
     nodes_below,
@@ -82,6 +83,7 @@ def import_onnx(
 def _import(
     folder: Any, proto: Any, dummy_input: Any, host_fallback: bool, dynamic_shapes: Any
 ) -> ImportedModel:
+    check_format(proto)
     graph = proto.graph
     versions = opset_versions(proto.opset_import)
     check_graph(graph)

@@ -82,6 +82,23 @@ def opset_versions(imports: Iterable[Any]) -> dict[str, int]:
     return versions
 
 
+def check_format(model: Any) -> None:
+    """Refuse files whose format is not the one that the installed onnx reads.
+
+    Raises:
+        ImportModelError: the IR version is missing, absurd or of the future.
+    """
+    import onnx
+
+    version, newest = model.ir_version, int(onnx.IR_VERSION)
+    if not 1 <= version <= newest:
+        fail(
+            "VERSION",
+            f"the file says that its format (IR version) is {version}; 1 to {newest} are known",
+            hint="install a newer onnx" if version > newest else "export the model again",
+        )
+
+
 def check_graph(graph: Any, outer: frozenset[str] = frozenset(), depth: int = 0) -> None:
     """Check names, order and single assignment in a graph and its subgraphs.
 
