@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 
-from uif_tvm.frontends.torch.dtypes import compute_dtype
 from uif_tvm.frontends.torch.emitter import Emitter
 from uif_tvm.frontends.torch.registry import RefusedError, converts
-from uif_tvm.kernels import indexing
 
 
 @converts("aten.histc.default")
@@ -45,29 +43,7 @@ def grouped_matmul(cx: Emitter, x: Any, weight: Any, ends: Any) -> Any:
 
     Group ``g`` holds rows ``ends[g - 1] .. ends[g] - 1``; rows past the last group give zero.
     """
-    dtype = cx.out_dtype
-    work = compute_dtype(dtype)
-    rows = cx.static(x, "grouped matrix product")[0]
-    groups = cx.static(weight, "grouped matrix product")[0]
-    ends = cx.cast(ends, "int64")
-    numbers = cx.const(np.arange(rows).reshape(rows, 1), "int64")
-    passed = cx.cast(cx.emit(relax.op.less_equal(ends, numbers)), "int64")
-    group = cx.emit(relax.op.sum(passed, [1]))
-
-    def kernel(data: te.Tensor, matrices: te.Tensor, of_row: te.Tensor) -> te.Tensor:
-        k = te.reduce_axis((0, data.shape[1]), name="k")
-        return te.compute(
-            [rows, matrices.shape[2]],
-            lambda s, n: te.sum(
-                data(s, k) * matrices(indexing.clamp(of_row(s), groups), k, n), axis=[k]
-            ),
-            name="grouped_matmul",
-        )
-
-    product = cx.te(kernel, cx.cast(x, work), cx.cast(weight, work), group, name="grouped_matmul")
-    owned = cx.emit(relax.op.less(group, cx.const(groups, "int64")))
-    result = cx.emit(relax.op.where(cx.reshape(owned, [rows, 1]), product, cx.const(0, work)))
-    return cx.cast(result, dtype)
+    return cx.op("grouped_matmul", x, cx.cast(weight, cx.dtype(x)), ends)
 
 
 @converts("aten._grouped_mm.default")

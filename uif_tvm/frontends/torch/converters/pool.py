@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from uif_tvm.frontends.torch.converters.reduce import _lowest
 from uif_tvm.frontends.torch.dtypes import compute_dtype, is_float
 from uif_tvm.frontends.torch.emitter import Emitter
 from uif_tvm.frontends.torch.registry import RefusedError, converts
@@ -65,66 +64,20 @@ def max_pool(
     if 0 in cx.out_shape:
         return [cx.full(cx.out_shape, 0, cx.out_dtype), cx.full(cx.out_shape, 0, "int64")]
     batched = _batched(cx, x, rank)
-    values = positions = None
-    if cx.is_used(0):
-        after = _end_padding(cx, batched, kernel, stride, padding, dilation)
-        pooled = _MAX[rank](
-            batched, tuple(kernel), tuple(stride), (*padding, *after), tuple(dilation)
-        )
-        values = cx.reshape(cx.emit(pooled), cx.out_shape)
     if cx.is_used(1):
-        found = _pool_positions(cx, batched, kernel, stride, padding, dilation)
-        positions = cx.reshape(found, cx.out_shape)
-    return [values, positions]
-
-
-def _pool_positions(
-    cx: Emitter,
-    x: relax.Expr,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-) -> relax.Expr:
-    rank = len(kernel)
-    dtype = cx.dtype(x)
-
-    def combine(a: Any, b: Any) -> Any:
-        # Later elements win only when larger, or NaN, as in PyTorch's loop.
-        later = a[0] < b[0]
-        first, second = (a[1], b[1])
-        nan = tirx.isnan(second) if is_float(dtype) else tirx.const(False, "bool")
-        take_b = tirx.Select(
-            later,
-            tirx.any(second > first, nan),
-            tirx.Not(tirx.any(first > second, tirx.const(False, "bool"))),
+        both = cx.op(
+            "max_pool_with_indices",
+            batched,
+            pool_size=tuple(kernel),
+            strides=tuple(stride),
+            padding=(*padding, *padding),
+            dilation=tuple(dilation),
+            ceil_mode=bool(ceil_mode),
         )
-        return tirx.Select(take_b, b[0], a[0]), tirx.Select(take_b, second, first)
-
-    reducer = te.comm_reducer(
-        combine, lambda _i, _v: (tirx.const(-1, "int64"), _lowest(dtype, True)), name="pool_arg"
-    )
-
-    def build(data: te.Tensor) -> te.Tensor:
-        spans = [te.reduce_axis((0, k), name=f"k{i}") for i, k in enumerate(kernel)]
-        sizes = data.shape[2:]
-
-        def element(*ix: Any) -> Any:
-            at = [ix[2 + i] * stride[i] - padding[i] + spans[i] * dilation[i] for i in range(rank)]
-            inside = tirx.all(*(t for p, n in zip(at, sizes, strict=True) for t in (p >= 0, p < n)))
-            flat: Any = tirx.const(0, "int64")
-            for p, n in zip(at, sizes, strict=True):
-                flat = flat * tirx.Cast("int64", n) + tirx.Cast("int64", p)
-            value = tirx.if_then_else(inside, data(ix[0], ix[1], *at), _lowest(dtype, True))
-            return reducer(
-                (tirx.if_then_else(inside, flat, tirx.const(-1, "int64")), value), axis=spans
-            )
-
-        shape = [*data.shape[:2], *cx.out_shape[-rank:]]
-        index, _ = te.compute(shape, element, name="pool_arg")
-        return te.compute(shape, lambda *ix: index(*ix), name="pool_index")
-
-    return cx.te(build, x, name="max_pool_index")
+        return [cx.reshape(part, cx.out_shape) for part in both]
+    after = _end_padding(cx, batched, kernel, stride, padding, dilation)
+    pooled = _MAX[rank](batched, tuple(kernel), tuple(stride), (*padding, *after), tuple(dilation))
+    return [cx.reshape(cx.emit(pooled), cx.out_shape), None]
 
 
 @converts("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default")
@@ -155,61 +108,17 @@ def avg_pool(
     if plain:
         pooled = cx.emit(_AVG[rank](data, tuple(kernel), tuple(stride)))
     else:
-        sizes = cx.static(batched, "pooling")[2:]
-        counts = _window_counts(
-            sizes, cx.out_shape[-rank:], kernel, stride, padding, count_include_pad
+        pooled = cx.op(
+            "avg_pool",
+            data,
+            pool_size=tuple(kernel),
+            strides=tuple(stride),
+            padding=(*padding, *padding),
+            ceil_mode=bool(ceil_mode),
+            count_include_pad=bool(count_include_pad),
+            divisor=int(divisor_override or 0),
         )
-        if divisor_override is not None:
-            counts = np.full_like(counts, divisor_override)
-        pooled = _window_mean(cx, data, kernel, stride, padding, counts)
     return cx.cast(cx.reshape(pooled, cx.out_shape), cx.out_dtype)
-
-
-def _window_counts(
-    sizes: list[int],
-    results: list[int],
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    include_pad: bool,
-) -> np.ndarray:
-    """The divisor of every window: elements inside, counting the padding or not."""
-    counts = np.ones((), "int64")
-    for n, o, k, s, p in zip(sizes, results, kernel, stride, padding, strict=True):
-        start = np.arange(o) * s - p
-        stop = np.minimum(start + k, n + p)
-        if not include_pad:
-            start, stop = np.maximum(start, 0), np.minimum(stop, n)
-        counts = np.multiply.outer(counts, stop - start)
-    return counts
-
-
-def _window_mean(
-    cx: Emitter,
-    x: relax.Expr,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    counts: np.ndarray,
-) -> relax.Expr:
-    rank = len(kernel)
-    results = cx.out_shape[-rank:]
-
-    def build(data: te.Tensor) -> te.Tensor:
-        spans = [te.reduce_axis((0, k), name=f"k{i}") for i, k in enumerate(kernel)]
-        sizes = data.shape[2:]
-
-        def element(*ix: Any) -> Any:
-            at = [ix[2 + i] * stride[i] - padding[i] + spans[i] for i in range(rank)]
-            inside = tirx.all(*(t for p, n in zip(at, sizes, strict=True) for t in (p >= 0, p < n)))
-            value = tirx.if_then_else(inside, data(ix[0], ix[1], *at), tirx.const(0, data.dtype))
-            return te.sum(value, axis=spans)
-
-        return te.compute([*data.shape[:2], *results], element, name="pool_sum")
-
-    total = cx.te(build, x, name="pool_sum")
-    divisor = cx.const(counts.reshape([1, 1, *counts.shape]), cx.dtype(x))
-    return cx.emit(relax.op.divide(total, divisor))
 
 
 @converts(
@@ -276,35 +185,6 @@ def adaptive_max_pool(cx: Emitter, x: Any, size: Any) -> Any:
         raise RefusedError("positions of adaptive max pooling are not supported")
     if 0 in cx.out_shape:
         return [cx.full(cx.out_shape, 0, cx.out_dtype), None]
-    data = x
-    for position, result in enumerate(cx.out_shape[-rank:]):
-        data = _adaptive_max_axis(cx, data, len(cx.shape(x)) - rank + position, result)
-    return [data, None]
-
-
-def _adaptive_max_axis(cx: Emitter, x: relax.Expr, axis: int, result: int) -> relax.Expr:
-    from uif_tvm.frontends.torch.converters.scalar import nan_max
-
-    size = cx.static_size(x, axis, "adaptive pooling")
-    if size == result:
-        return x
-    dtype = cx.dtype(x)
-    starts = [(i * size) // result for i in range(result)]
-    stops = [-((-(i + 1) * size) // result) for i in range(result)]
-    longest = max(b - a for a, b in zip(starts, stops, strict=True))
-    reducer = te.comm_reducer(nan_max, lambda _: _lowest(dtype, True), name="largest")
-
-    def build(data: te.Tensor, first: te.Tensor, last: te.Tensor) -> te.Tensor:
-        span = te.reduce_axis((0, longest), name="k")
-        shape = [*data.shape[:axis], result, *data.shape[axis + 1 :]]
-
-        def element(*ix: Any) -> Any:
-            at = [*ix]
-            # Past the window's end its last element is read again.
-            at[axis] = tirx.min(first(ix[axis]) + span, last(ix[axis]))
-            return reducer(data(*at), axis=[span])
-
-        return te.compute(shape, element, name="adaptive_max")
-
-    ends = cx.const(np.subtract(stops, 1), "int64")
-    return cx.te(build, x, cx.const(np.asarray(starts), "int64"), ends, name="adaptive_max")
+    batched = _batched(cx, x, rank)
+    largest = cx.op("adaptive_max_pool", batched, output_size=tuple(cx.out_shape[-rank:]))
+    return [cx.reshape(largest, cx.out_shape), None]
