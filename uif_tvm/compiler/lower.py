@@ -22,7 +22,7 @@ from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
 from uif_tvm.compiler.memory_figures import planned_bytes
 from uif_tvm.compiler.pipeline import passes_for, phases
 from uif_tvm.compiler.report import KernelChoice
-from uif_tvm.compiler.storage import hoist_storage
+from uif_tvm.compiler.storage import hoist_storage, largest_storage
 from uif_tvm.errors import CompileError, EnvironmentFault
 from uif_tvm.relax_util import calls, host_function, host_op
 from uif_tvm.relay_passes.fuse_kernels import MEMBERS_ATTR
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext
 
 Progress = Callable[[str, int, int], None]
+
+#: A planned tensor larger than this is allocated by need instead.
+_LARGEST_PLANNED = 1 << 32
 
 
 @dataclass(frozen=True)
@@ -190,8 +193,6 @@ def _lower_main(mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
         transform.RemovePurityChecking(),
         transform.CallTIRRewrite(),
     ]
-    if ctx.level >= 2:
-        passes.append(transform.StaticPlanBlockMemory())
     late = [
         transform.LowerAllocTensor(),
         transform.KillAfterLastUse(),
@@ -201,8 +202,34 @@ def _lower_main(mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
         transform.AttachGlobalSymbol(),
     ]
     with tvm.target.Target(dict(ctx.target.tvm_target)):
-        mod = hoist_storage(tvm.transform.Sequential(passes)(mod))
-        return tvm.transform.Sequential(late)(mod)
+        mod = tvm.transform.Sequential(passes)(mod)
+        if ctx.level >= 2:
+            mod = _planned(mod, ctx)
+        return tvm.transform.Sequential(late)(hoist_storage(mod))
+
+
+def _planned(mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
+    """Tensors in storages that are used again; those of open extents at the upper ends of them."""
+    planned = relax.transform.StaticPlanBlockMemory()(mod)
+    attrs = mod["main"].attrs or {}
+    if "tir_var_lower_bound" not in attrs:
+        return planned
+    limits = attrs.get("tir_var_upper_bound", {})
+    unlimited = [str(name) for name in attrs["tir_var_lower_bound"] if name not in limits]
+    largest = largest_storage(planned)
+    if largest > _LARGEST_PLANNED:
+        # Sizes such as min(n, 10^9) have an upper end that no run comes near.
+        ctx.report.notes.append(
+            f"memory is allocated as a run needs it: at the upper ends of the ranges one tensor "
+            f"would take {largest >> 20} MiB"
+        )
+        return mod
+    ctx.report.notes.append(
+        "memory is planned for the upper ends of all ranges"
+        if not unlimited
+        else f"memory is allocated by the extents of a run: {', '.join(unlimited)} have no limit"
+    )
+    return planned
 
 
 def _link(mod: tvm.IRModule, ctx: CompileContext, kernels: list[CompiledKernel]) -> bytes:
