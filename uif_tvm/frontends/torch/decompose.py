@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -10,8 +11,9 @@ from torch.export import ExportedProgram
 
 from uif_tvm.errors import ImportModelError, UnsupportedError, UnsupportedOp
 from uif_tvm.frontends.torch.names import source_location
+from uif_tvm.frontends.torch.pairs import is_complex
 from uif_tvm.frontends.torch.quiet import quietly
-from uif_tvm.frontends.torch.registry import CONVERTERS, NO_OPS, find, op_name
+from uif_tvm.frontends.torch.registry import COMPLEX_CONVERTERS, CONVERTERS, NO_OPS, find, op_name
 
 #: Decompositions may lead to operators that decompose again; this many rounds are enough.
 _ROUNDS = 6
@@ -40,14 +42,17 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
             ):
                 program = program.run_decompositions({})
                 _pin_strides(program)
+            program, decomposed = _decomposed(program, table)
             # Each round starts from the same program: PyTorch does not take apart twice what
             # consists of its primitives.
             for _ in range(_ROUNDS):
-                program, decomposed = _decomposed(program, table)
                 extra = _further_decompositions(decomposed)
                 if not extra.keys() - table.keys():
                     break
                 table |= extra
+                # Some decompositions do not work in programs; the host may have the operator.
+                with suppress(Exception):
+                    program, decomposed = _decomposed(program, table)
         except UnsupportedError:
             raise
         except Exception as error:
@@ -86,6 +91,7 @@ def _further_decompositions(program: ExportedProgram) -> dict[Any, Any]:
     for node in program.graph.nodes:
         name = op_name(node.target) if node.op == "call_function" else ""
         known = name in CONVERTERS or name in NO_OPS or name in _KEPT
+        known |= name in COMPLEX_CONVERTERS and is_complex(node.meta.get("val"))
         if name.startswith(("aten.", "prims.")) and not known:
             function = torch._decomp.decomposition_table.get(node.target)
             if function is not None:

@@ -15,11 +15,9 @@ from tvm import relax, tirx
 
 from uif_tvm.errors import UnsupportedError, UnsupportedOp
 from uif_tvm.frontends.dynamic import with_ranges
-from uif_tvm.frontends.extension import broken_hint
 from uif_tvm.frontends.imported import ImportedModel
 from uif_tvm.frontends.torch import converters as _converters  # noqa: F401  (fills the table)
 from uif_tvm.frontends.torch.boundary import (
-    CALL_EVAL,
     check_result,
     check_state_changes,
     declare_sizes,
@@ -30,9 +28,15 @@ from uif_tvm.frontends.torch.boundary import (
 )
 from uif_tvm.frontends.torch.dtypes import dtype_name
 from uif_tvm.frontends.torch.dynamic import AxisNames, symbol_names, symbol_ranges
-from uif_tvm.frontends.torch.emitter import MAX_FOLDED_ELEMENTS, Emitter, is_tensor
+from uif_tvm.frontends.torch.emitter import Emitter, is_tensor
+from uif_tvm.frontends.torch.folding import fold
 from uif_tvm.frontends.torch.host import host_call
-from uif_tvm.frontends.torch.names import module_path, output_names, source_location
+from uif_tvm.frontends.torch.names import (
+    module_path,
+    output_names,
+    source_location,
+    workaround,
+)
 from uif_tvm.frontends.torch.pairs import COMPLEX, Pair, is_complex
 from uif_tvm.frontends.torch.registry import (
     ASSERTIONS,
@@ -205,11 +209,11 @@ class _Importer:
             if name == "aten._local_scalar_dense.default":
                 self.env[node] = self._item(node)
             elif isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
-                self.env[node] = self.emitter.dim(value)
+                self.env[node] = self._size(value)
             elif name in NO_OPS and _same_meta(node):
                 self.removed[name] += 1
                 self._alias(node, node.args[0])
-            elif not self._fold(node):
+            elif not fold(node, self.known):
                 self.env[node] = self._call(node, name)
         except RefusedError as refused:
             self._refuse(node, name, refused.reason, refused.hint)
@@ -252,35 +256,6 @@ class _Importer:
         else:
             self.env[node] = self.env[source]
 
-    def _fold(self, node: fx.Node) -> bool:
-        """Compute the node now, with PyTorch itself, when nothing in it comes from an input."""
-        if not isinstance(node.target, torch._ops.OpOverload):
-            return False
-        if torch.Tag.nondeterministic_seeded in node.target.tags or "empty" in str(node.target):
-            return False  # random, or memory as it was found
-        if not all(
-            isinstance(arg, (fx.Node,)) and arg in self.known for arg in node.all_input_nodes
-        ):
-            return False
-        limit = MAX_FOLDED_ELEMENTS + sum(self.known[arg].numel() for arg in node.all_input_nodes)
-        metas = node.meta["val"]
-        for meta in metas if isinstance(metas, (tuple, list)) else (metas,):
-            if not isinstance(meta, torch.Tensor):
-                return False
-            if any(isinstance(size, torch.SymInt) for size in meta.shape) or meta.numel() > limit:
-                return False
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda arg: self.known[arg])
-        if kwargs.get("device") is not None:
-            kwargs = dict(kwargs) | {"device": torch.device("cpu")}
-        target: Any = node.target
-        if target is torch.ops.aten.as_strided.default:
-            return False  # it depends on strides, which folding does not keep
-        if target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
-            target = torch.reshape  # the same reason
-        with torch.no_grad():
-            self.known[node] = target(*args, **kwargs)
-        return True
-
     def _call(self, node: fx.Node, name: str) -> Any:
         self.emitter.node = node
         self.emitter.name = "/".join(part for part in (module_path(node), node.name) if part)
@@ -293,7 +268,7 @@ class _Importer:
         try:
             convert = find(name, complex_numbers)
             if convert is None:
-                raise RefusedError("no converter", _hint(name, node))
+                raise RefusedError("no converter", workaround(name, node))
             result = convert(self.emitter, *self._arguments(node))
             check_result(self.emitter, node, result)
         except Exception as error:
@@ -304,6 +279,13 @@ class _Importer:
             declined = "no-kernel" if convert is None else "declined"
             self.host_reasons[name] = "complex" if complex_numbers else declined
         return result
+
+    def _size(self, value: Any) -> Any:
+        """A size, or the reason why there is none: it may be that only assertions read it."""
+        try:
+            return self.emitter.dim(value)
+        except RefusedError as refused:
+            return refused
 
     def _item(self, node: fx.Node) -> Any:
         """A tensor's only element: a size symbol for a whole number, else a 0-d tensor."""
@@ -352,6 +334,8 @@ class _Importer:
             if arg not in self.constants:
                 self.constants[arg] = self._constant(self.known[arg])
             return self.constants[arg]
+        if isinstance(self.env[arg], RefusedError):
+            raise self.env[arg]
         return self.env[arg]
 
     def _constant(self, tensor: torch.Tensor) -> Any:
@@ -410,17 +394,3 @@ def _same_meta(node: fx.Node) -> bool:
         return False
     before, after = source.meta.get("val"), node.meta.get("val")
     return bool(before.dtype == after.dtype and before.shape == after.shape)
-
-
-def _hint(name: str, node: fx.Node) -> str:
-    origin = f"{node.meta.get('torch_fn')} {node.meta.get('stack_trace')}".lower()
-    if ("rand" in name or "bernoulli" in name or "dropout" in name) and "dropout(" in origin:
-        return CALL_EVAL
-    if any(word in name for word in ("rand", "bernoulli", "multinomial", "normal", "dropout")):
-        return "random numbers have no place in inference: pass them as an input"
-    if any(word in name for word in ("nonzero", "unique", "masked_select", "item", "bincount")):
-        return "the size of the result depends on the data; use torch.where with a fixed size"
-    if name.startswith(("aten.", "prims.")):
-        return "rewrite the model with supported operators"
-    remedy = "give the operator a converter with uif.register_op"
-    return "; ".join(filter(None, (remedy, broken_hint())))

@@ -11,6 +11,8 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+from uif_tvm.frontends.extension import broken_hint
+
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -73,3 +75,18 @@ def _keys(spec: Any, count: int) -> list[str]:
     if isinstance(context, (list, tuple)) and len(context) == count and issubclass(spec.type, dict):
         return [str(key) for key in context]
     return [str(position) for position in range(count)]
+
+
+def workaround(name: str, node: fx.Node) -> str:
+    """What the model's author can do about an operator without converter."""
+    origin = f"{node.meta.get('torch_fn')} {node.meta.get('stack_trace')}".lower()
+    if ("rand" in name or "bernoulli" in name or "dropout" in name) and "dropout(" in origin:
+        return "call model.eval() before torch.export.export"
+    if any(word in name for word in ("rand", "bernoulli", "multinomial", "normal", "dropout")):
+        return "random numbers have no place in inference: pass them as an input"
+    if any(word in name for word in ("nonzero", "unique", "masked_select", "item", "bincount")):
+        return "the size of the result depends on the data; use torch.where with a fixed size"
+    if name.startswith(("aten.", "prims.")):
+        return "rewrite the model with supported operators"
+    remedy = "give the operator a converter with uif.register_op"
+    return "; ".join(filter(None, (remedy, broken_hint())))

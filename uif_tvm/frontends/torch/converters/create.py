@@ -6,7 +6,6 @@ from typing import Any
 
 from tvm import relax
 
-from uif_tvm.frontends.torch.converters import scalar
 from uif_tvm.frontends.torch.emitter import Emitter
 from uif_tvm.frontends.torch.registry import RefusedError, converts
 
@@ -108,16 +107,6 @@ def triu(cx: Emitter, x: Any, diagonal: int = 0) -> Any:
 
 
 def _triangle(cx: Emitter, x: Any, diagonal: int, upper: bool) -> Any:
-    from tvm import te, tirx
-
-    def kernel(data: te.Tensor) -> te.Tensor:
-        def element(*ix: Any) -> Any:
-            offset = ix[-1] - ix[-2]
-            inside = offset >= diagonal if upper else offset <= diagonal
-            value = data(*ix)
-            zero = scalar.like(0, value)
-            return tirx.Select(inside, value, zero)
-
-        return te.compute(data.shape, element, name="triangle")
-
-    return cx.te(kernel, x, name="triu" if upper else "tril")
+    if not isinstance(diagonal, int):
+        raise RefusedError("a triangle from a diagonal that depends on sizes is not supported")
+    return cx.op("trilu", x, k=diagonal, upper=upper)

@@ -9,7 +9,6 @@ from tvm import relax
 
 from uif_tvm.frontends.torch.emitter import Emitter
 from uif_tvm.frontends.torch.registry import RefusedError, converts
-from uif_tvm.kernels import indexing
 
 
 def _checked(cx: Emitter, index: relax.Expr, size: Any, what: str) -> relax.Expr:
@@ -55,10 +54,7 @@ def gather(cx: Emitter, x: Any, dim: int, index: Any, sparse_grad: bool = False)
         index = cx.reshape(index, [1])
     axis = dim % len(cx.shape(x))
     index = _checked(cx, index, cx.shape(x)[axis], "index")
-    result = cx.te(
-        lambda data, at: indexing.gather_elements(data, at, axis), x, index, name="gather"
-    )
-    return cx.reshape(result, cx.out_shape)
+    return cx.reshape(cx.op("gather_elements", x, index, axis=axis), cx.out_shape)
 
 
 @converts("aten.index.Tensor", "aten._unsafe_index.Tensor")
@@ -69,12 +65,7 @@ def index_tensor(cx: Emitter, x: Any, indices: list[Any]) -> Any:
     positions, axes = advanced_indices(cx, x, indices)
     if len(axes) == 1:
         return cx.emit(relax.op.take(x, positions[0], axes[0]))
-    return cx.te(
-        lambda data, *at: indexing.advanced_gather(data, list(at), axes),
-        x,
-        *positions,
-        name="index",
-    )
+    return cx.op("index", x, *positions, axes=tuple(axes))
 
 
 @converts("aten._unsafe_masked_index.default")

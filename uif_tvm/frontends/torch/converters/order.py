@@ -9,7 +9,6 @@ from tvm import relax
 from uif_tvm.frontends.torch.converters.shape import slice_axis
 from uif_tvm.frontends.torch.emitter import Emitter
 from uif_tvm.frontends.torch.registry import converts
-from uif_tvm.kernels import sorting
 
 
 def sorted_with_positions(
@@ -18,12 +17,7 @@ def sorted_with_positions(
     """Values and positions (int64) in stable order; NaN counts as the largest."""
     dtype = cx.dtype(x)
     x = cx.cast(x, "int8") if dtype == "bool" else x
-    pair = cx.emit(
-        cx.builder.call_te(
-            lambda data: sorting.sort(data, axis, descending), x, primfunc_name_hint="sort"
-        )
-    )
-    values, positions = (cx.emit(relax.TupleGetItem(pair, i)) for i in (0, 1))
+    values, positions = cx.op("sort", x, axis=axis, descending=descending)
     return cx.cast(values, dtype), positions
 
 
@@ -68,8 +62,13 @@ def topk(
     if 0 in cx.out_shape:
         return [cx.full(cx.out_shape, 0, cx.dtype(x)), cx.full(cx.out_shape, 0, "int64")]
     axis = dim % len(shape)
-    values, positions = sorted_with_positions(cx, x, axis, largest)
-    return [slice_axis(cx, part, axis, 0, k, 1) for part in (values, positions)]
+    dtype = cx.dtype(x)
+    if not isinstance(k, int):
+        parts = sorted_with_positions(cx, x, axis, largest)
+        return [slice_axis(cx, part, axis, 0, k, 1) for part in parts]
+    whole = cx.cast(x, "int8") if dtype == "bool" else x
+    values, positions = cx.op("topk", whole, k=k, axis=axis, largest=largest)
+    return [cx.cast(values, dtype), positions]
 
 
 @converts("aten.kthvalue.default")

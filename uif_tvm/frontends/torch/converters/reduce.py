@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax
 
-from uif_tvm.frontends.torch.converters import scalar
-from uif_tvm.frontends.torch.dtypes import compute_dtype, is_float
+from uif_tvm.frontends.torch.dtypes import compute_dtype
 from uif_tvm.frontends.torch.emitter import Emitter
 from uif_tvm.frontends.torch.registry import RefusedError, converts
 
@@ -130,35 +128,23 @@ def product(cx: Emitter, x: Any, dim: Any = None, keepdim: Any = False, dtype: A
 @converts("aten.any.default", "aten.any.dim", "aten.any.dims")
 def any_of(cx: Emitter, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Whether any element is non-zero."""
-    return _truth(cx, x, dim, keepdim, relax.op.max, False)
+    return _truth(cx, x, dim, keepdim, "any")
 
 
 @converts("aten.all.default", "aten.all.dim", "aten.all.dims")
 def all_of(cx: Emitter, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Whether all elements are non-zero."""
-    return _truth(cx, x, dim, keepdim, relax.op.min, True)
+    return _truth(cx, x, dim, keepdim, "all")
 
 
-def _truth(cx: Emitter, x: Any, dim: Any, keepdim: bool, op: Any, nothing: bool) -> Any:
+def _truth(cx: Emitter, x: Any, dim: Any, keepdim: bool, name: str) -> Any:
     flags = cx.cast(x, "bool")
     # An empty list of dims means all of them; see torch.any.
-    axes = axes_of(cx, x, dim)
-    if not axes:
-        return cx.cast(flags, cx.out_dtype)
-    if _is_empty(cx, x):
-        return cx.full(cx.out_shape, nothing, cx.out_dtype)
-    found = cx.emit(op(cx.cast(flags, "int8"), axes, keepdim))
-    return cx.cast(cx.cast(found, "bool"), cx.out_dtype)
+    axes = tuple(axes_of(cx, x, dim))
+    return cx.cast(cx.op(name, flags, axis=axes, keepdims=bool(keepdim)), cx.out_dtype)
 
 
 # -- extremes -------------------------------------------------------------------------------
-
-
-def _lowest(dtype: str, largest: bool) -> Any:
-    """The neutral element of max (``largest``) or min."""
-    if is_float(dtype):
-        return tirx.const(-math.inf if largest else math.inf, dtype)
-    return tirx.min_value(dtype) if largest else tirx.max_value(dtype)
 
 
 def extreme(
@@ -167,42 +153,9 @@ def extreme(
     """Max or min over axes; any NaN makes the result NaN."""
     dtype = cx.dtype(x)
     if dtype == "bool":
-        return cx.cast(extreme(cx, cx.cast(x, "int8"), axes, keepdim, largest), "bool")
-    if not axes:
-        return x
-    if not is_float(dtype):
-        op = relax.op.max if largest else relax.op.min
-        return cx.emit(op(x, axes, keepdim))
-    combine = scalar.nan_max if largest else scalar.nan_min
-    reducer = te.comm_reducer(combine, lambda _: _lowest(dtype, largest), name="extreme")
-
-    def kernel(data: te.Tensor) -> te.Tensor:
-        return reduce_over(data, axes, keepdim, reducer, "nan_max" if largest else "nan_min")
-
-    return cx.te(kernel, x, name="nan_max" if largest else "nan_min")
-
-
-def reduce_over(
-    data: te.Tensor, axes: list[int], keepdim: bool, reducer: Any, name: str
-) -> te.Tensor:
-    """Reduce ``data`` over ``axes`` with a commutative reducer."""
-    spans = [te.reduce_axis((0, data.shape[axis]), name=f"k{axis}") for axis in axes]
-    kept = [axis for axis in range(len(data.shape)) if axis not in axes]
-    shape = [
-        1 if axis in axes else data.shape[axis]
-        for axis in range(len(data.shape))
-        if keepdim or axis not in axes
-    ]
-
-    def element(*ix: Any) -> Any:
-        at: list[Any] = [None] * len(data.shape)
-        for position, axis in enumerate(range(len(data.shape)) if keepdim else kept):
-            at[axis] = ix[position]
-        for span, axis in zip(spans, axes, strict=True):
-            at[axis] = span
-        return reducer(data(*at), axis=spans)
-
-    return te.compute(shape, element, name=name)
+        return cx.op("any" if largest else "all", x, axis=tuple(axes), keepdims=bool(keepdim))
+    op = relax.op.max if largest else relax.op.min
+    return cx.emit(op(x, axes, bool(keepdim))) if axes else x
 
 
 @converts("aten.amax.default", "aten.max.default")
@@ -222,52 +175,8 @@ def arg_extreme(
 ) -> relax.Expr:
     """Position (int64) of the first extreme along ``axes`` taken as one; NaN counts as extreme."""
     x = cx.cast(x, "int8") if cx.dtype(x) == "bool" else x
-    dtype = cx.dtype(x)
-
-    def better(a: Any, b: Any) -> Any:
-        ahead = a[1] > b[1] if largest else a[1] < b[1]
-        tie = tirx.all(a[1] == b[1], a[0] < b[0])
-        if is_float(dtype):
-            nan_a, nan_b = tirx.isnan(a[1]), tirx.isnan(b[1])
-            ahead = tirx.any(ahead, tirx.all(nan_a, tirx.any(tirx.Not(nan_b), a[0] < b[0])))
-            return tirx.all(tirx.any(ahead, tie), tirx.any(nan_a, tirx.Not(nan_b)))
-        return tirx.any(ahead, tie)
-
-    def combine(a: Any, b: Any) -> Any:
-        pick = better(a, b)
-        return tirx.Select(pick, a[0], b[0]), tirx.Select(pick, a[1], b[1])
-
-    def identity(index: Any, value: Any) -> Any:
-        del index, value
-        return tirx.const(np.iinfo("int64").max, "int64"), _lowest(dtype, largest)
-
-    reducer = te.comm_reducer(combine, identity, name="arg_extreme")
-
-    def kernel(data: te.Tensor) -> te.Tensor:
-        return _arg_reduce(data, axes, keepdim, reducer)
-
-    return cx.te(kernel, x, name="argmax" if largest else "argmin")
-
-
-def _arg_reduce(data: te.Tensor, axes: list[int], keepdim: bool, reducer: Any) -> te.Tensor:
-    spans = [te.reduce_axis((0, data.shape[axis]), name=f"k{axis}") for axis in axes]
-    rank = len(data.shape)
-    kept = [axis for axis in range(rank) if axis not in axes]
-    shape = [1 if a in axes else data.shape[a] for a in range(rank) if keepdim or a not in axes]
-
-    def element(*ix: Any) -> Any:
-        at: list[Any] = [None] * rank
-        for position, axis in enumerate(range(rank) if keepdim else kept):
-            at[axis] = ix[position]
-        flat: Any = tirx.const(0, "int64")
-        for span, axis in zip(spans, axes, strict=True):
-            at[axis] = span
-            flat = flat * tirx.Cast("int64", data.shape[axis]) + tirx.Cast("int64", span.var)
-        return reducer((flat, data(*at)), axis=spans)
-
-    index, value = te.compute(shape, element, name="arg_extreme")
-    del value
-    return te.compute(shape, lambda *ix: index(*ix), name="arg_index")
+    axis = axes[0] if len(axes) == 1 else None
+    return cx.op("argmax" if largest else "argmin", x, axis=axis, keepdims=bool(keepdim))
 
 
 @converts("aten.argmax.default")
@@ -319,12 +228,7 @@ def logsumexp(cx: Emitter, x: Any, dim: Any, keepdim: bool = False) -> Any:
     axes = axes_of(cx, x, dim)
     if _is_empty(cx, x):
         return cx.full(cx.out_shape, -math.inf, cx.out_dtype)
-    top = extreme(cx, x, axes, True, largest=True)
-    finite = cx.emit(relax.op.less(cx.emit(relax.op.abs(top)), cx.const(math.inf, work)))
-    top = cx.emit(relax.op.where(finite, top, cx.const(0, work)))
-    powers = cx.emit(relax.op.exp(cx.emit(relax.op.subtract(x, top))))
-    summed = cx.emit(relax.op.sum(powers, axes, True)) if axes else powers
-    result = cx.emit(relax.op.add(cx.emit(relax.op.log(summed)), top))
+    result = cx.op("log_sum_exp", x, axis=tuple(axes), keepdims=bool(keepdim))
     return cx.cast(cx.reshape(result, cx.out_shape), cx.out_dtype)
 
 

@@ -14,28 +14,24 @@ from uif_tvm.frontends.torch.registry import RefusedError, converts
 from uif_tvm.kernels import scan
 
 
-def _scan(cx: Emitter, x: Any, dim: int, combine: Any, name: str) -> Any:
+def _scan(cx: Emitter, x: Any, dim: int, name: str) -> Any:
     work = compute_dtype(cx.out_dtype)
     if work == "bool":
         raise RefusedError("a running sum as booleans is not supported")
     x = cx.cast(x, work)
-    if not cx.shape(x) or 0 in cx.shape(x):
-        return cx.cast(x, cx.out_dtype)
-    axis = dim % len(cx.shape(x))
-    result = cx.te(lambda data: scan.scan(data, axis, combine), x, name=name)
-    return cx.cast(result, cx.out_dtype)
+    return cx.cast(cx.op(name, x, axis=dim) if cx.shape(x) else x, cx.out_dtype)
 
 
 @converts("aten.cumsum.default")
 def cumsum(cx: Emitter, x: Any, dim: int, dtype: Any = None) -> Any:
     """Running sum; integers and booleans add up in int64."""
-    return _scan(cx, x, dim, lambda a, b: a + b, "cumsum")
+    return _scan(cx, x, dim, "cumsum")
 
 
 @converts("aten.cumprod.default")
 def cumprod(cx: Emitter, x: Any, dim: int, dtype: Any = None) -> Any:
     """Running product."""
-    return _scan(cx, x, dim, lambda a, b: a * b, "cumprod")
+    return _scan(cx, x, dim, "cumprod")
 
 
 @converts("aten.cummax.default")
@@ -56,13 +52,8 @@ def _running_extreme(cx: Emitter, x: Any, dim: int, largest: bool) -> Any:
     dtype = cx.out_dtype
     work = "int8" if dtype == "bool" else dtype
     x = cx.cast(x, work)
-    if not cx.shape(x) or 0 in cx.shape(x):
-        return [cx.cast(x, dtype), None]
-    axis = dim % len(cx.shape(x))
-    pick = scalar.nan_max if largest else scalar.nan_min
     name = "cummax" if largest else "cummin"
-    result = cx.te(lambda data: scan.scan(data, axis, pick), x, name=name)
-    return [cx.cast(result, dtype), None]
+    return [cx.cast(cx.op(name, x, axis=dim) if cx.shape(x) else x, dtype), None]
 
 
 @converts("aten.logcumsumexp.default")
@@ -78,4 +69,9 @@ def logcumsumexp(cx: Emitter, x: Any, dim: int) -> Any:
         result = tirx.Select(infinite, high, finite)
         return tirx.Select(tirx.any(scalar.is_nan(a), scalar.is_nan(b)), a + b, result)
 
-    return _scan(cx, x, dim, combine, "logcumsumexp")
+    work = compute_dtype(cx.out_dtype)
+    x = cx.cast(x, work)
+    if cx.shape(x):
+        axis = dim % len(cx.shape(x))
+        x = cx.te(lambda data: scan.scan(data, axis, combine), x, name="logcumsumexp")
+    return cx.cast(x, cx.out_dtype)

@@ -12,7 +12,6 @@ from uif_tvm.frontends.torch.converters.index import advanced_indices
 from uif_tvm.frontends.torch.dtypes import is_float
 from uif_tvm.frontends.torch.emitter import Emitter
 from uif_tvm.frontends.torch.registry import RefusedError, converts
-from uif_tvm.kernels import indexing
 
 
 def _scatter(
@@ -39,13 +38,7 @@ def _scatter(
     if not cx.shape(updates):
         updates = cx.broadcast(updates, cx.shape(index))
     axis = dim % len(cx.shape(x))
-    result = cx.te(
-        lambda data, at, new: indexing.scatter_elements(data, at, new, axis, reduction),
-        x,
-        index,
-        updates,
-        name=name,
-    )
+    result = cx.op("scatter_elements", x, index, updates, axis=axis, reduction=reduction)
     return cx.reshape(result, shape)
 
 
@@ -134,13 +127,7 @@ def index_put(
         raise RefusedError("adding booleans at indices is not supported")
     positions, axes = advanced_indices(cx, x, indices)
     values = cx.tensor(values, cx.out_dtype)
-    return cx.te(
-        lambda data, new, *at: indexing.advanced_scatter(data, list(at), new, axes, accumulate),
-        x,
-        values,
-        *positions,
-        name="index_put",
-    )
+    return cx.op("index_put", x, values, *positions, axes=tuple(axes), accumulate=accumulate)
 
 
 def _masked_put(cx: Emitter, x: Any, indices: list[Any], mask: Any, values: Any) -> Any:
@@ -193,15 +180,8 @@ def _along_axis(cx: Emitter, x: Any, dim: int, index: Any, source: Any, accumula
     source = cx.broadcast(source, sizes) if not cx.shape(source) else cx.reshape(source, sizes)
     index = cx.reshape(index, [cx.shape(index)[0], *([1] * (len(sizes) - axis - 1))])
     index = cx.broadcast(index, sizes)
-    result = cx.te(
-        lambda data, at, new: indexing.scatter_elements(
-            data, at, new, axis, "add" if accumulate else "update"
-        ),
-        x,
-        index,
-        source,
-        name="index_add" if accumulate else "index_copy",
-    )
+    reduction = "add" if accumulate else "update"
+    result = cx.op("scatter_elements", x, index, source, axis=axis, reduction=reduction)
     return cx.reshape(result, shape)
 
 
