@@ -13,6 +13,7 @@ from uif_tvm.frontends.converters.conv import spatial, window_pads
 from uif_tvm.frontends.converters.linear import emit_matmul
 from uif_tvm.frontends.converters.quantised import (
     integer_matmul,
+    matmul_of_integers,
     quantise_scalar,
     real_of,
     requantised,
@@ -165,3 +166,42 @@ def embed_layer_norm(ctx: NodeContext) -> list[Any]:
     else:
         lengths = ctx.emit(relax.op.zeros(relax.ShapeExpr([batch]), "int32"))
     return [y, lengths, total]
+
+
+@converter("QLinearAdd", "QLinearMul", domain=MICROSOFT)
+def qlinear_binary(ctx: NodeContext) -> relax.Expr:
+    """Sum or product of quantised tensors, quantised again."""
+    a, b = real_of(ctx, 0, 1, 2), real_of(ctx, 3, 4, 5)
+    op = relax.op.add if ctx.op_type == "QLinearAdd" else relax.op.multiply
+    scale, zero = ctx.reshape(ctx.expr(6), ()), ctx.reshape(ctx.expr(7), ())
+    return quantise_scalar(ctx, ctx.emit(op(a, b)), scale, zero, ctx.dtype(0))
+
+
+@converter("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
+def qlinear_unary(ctx: NodeContext) -> relax.Expr:
+    """Activation of a quantised tensor, quantised again."""
+    x = real_of(ctx, 0, 1, 2)
+    if ctx.op_type == "QLinearSigmoid":
+        y = ctx.emit(relax.op.sigmoid(x))
+    else:
+        y = ctx.emit(relax.op.nn.leakyrelu(x, float(ctx.attrs.get("alpha", 0.01))))
+    scale, zero = ctx.reshape(ctx.expr(3), ()), ctx.reshape(ctx.expr(4), ())
+    return quantise_scalar(ctx, y, scale, zero, ctx.dtype(0))
+
+
+@converter("MatMulIntegerToFloat", domain=MICROSOFT)
+def matmul_integer_to_float(ctx: NodeContext) -> relax.Expr:
+    """Integer product times both scales, plus a bias."""
+    total = ctx.cast(matmul_of_integers(ctx, 0, 1, 4, 5), "float32")
+    for index in (2, 3):
+        total = ctx.emit(relax.op.multiply(total, ctx.expr(index)))
+    return ctx.emit(relax.op.add(total, ctx.expr(6))) if ctx.has(6) else total
+
+
+@converter("DynamicQuantizeMatMul", domain=MICROSOFT)
+def dynamic_quantize_matmul(ctx: NodeContext) -> relax.Expr:
+    """Product with integer weights; the activations stay in floating point."""
+    right, _ = shifted(ctx, 1, 3, ctx.rank(1) - 1)
+    y = emit_matmul(ctx, ctx.expr(0), right)
+    y = ctx.emit(relax.op.multiply(y, ctx.expr(2)))
+    return ctx.emit(relax.op.add(y, ctx.expr(4))) if ctx.has(4) else y

@@ -7,14 +7,10 @@ bound would be passed, and the parts are added as int32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import ml_dtypes
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, te
 
-from uif_tvm.frontends.converters.context import NodeContext, Unsupported
+from uif_tvm.frontends.converters.context import NodeContext
 from uif_tvm.frontends.converters.conv import (
     apply_symbolic_pads,
     check_window,
@@ -23,178 +19,12 @@ from uif_tvm.frontends.converters.conv import (
     window_pads,
 )
 from uif_tvm.frontends.converters.linear import emit_matmul
-from uif_tvm.frontends.converters.minifloat import (
-    SMALL_INTEGERS,
-    decoded,
-    encoder,
-    is_small_float,
-)
-from uif_tvm.frontends.converters.registry import MICROSOFT, converter
-from uif_tvm.frontends.onnx.tensors import dtype_name
-from uif_tvm.frontends.onnx.values import Array, Dim, Dynamic, shape_of
-from uif_tvm.runtime.elements import is_stored, stored_dtype
+from uif_tvm.frontends.converters.linear_quantise import limits, saturate
+from uif_tvm.frontends.converters.registry import converter
+from uif_tvm.frontends.onnx.values import Array, Dim, shape_of
 
 EXACT = 1 << 24
 """Whole numbers below this are exact in float32."""
-
-INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", *SMALL_INTEGERS)
-
-
-def _limits(dtype: str) -> tuple[int, int]:
-    info = ml_dtypes.iinfo(dtype)
-    return int(info.min), int(info.max)
-
-
-def _aligned(
-    ctx: NodeContext, index: int, rank: int, axis: int
-) -> tuple[relax.Expr, Callable[..., Any]]:
-    """A scale or zero point, and how to read it at an element's index."""
-    shape = ctx.static_shape(index)
-    expr = decoded(ctx, index)
-    if not shape or shape == (1,):
-        scalar = ctx.reshape(expr, ())
-        return scalar, lambda tensor, *i: tensor()
-    if len(shape) == 1:
-        return expr, lambda tensor, *i: tensor(i[axis])
-    if len(shape) != rank:
-        raise ctx.invalid(f"a scale of shape {list(shape)} for a tensor of rank {rank}")
-    block = int(ctx.attrs.get("block_size", 0)) or 1
-
-    def blocked(tensor: Any, *i: Any) -> Any:
-        place = [tirx.floordiv(at, block) if a == axis else at for a, at in enumerate(i)]
-        return tensor(*[0 if shape[a] == 1 else at for a, at in enumerate(place)])
-
-    return expr, blocked
-
-
-def _check_parameter(ctx: NodeContext, index: int, axis: int) -> None:
-    shape, dims = ctx.static_shape(index), ctx.shape(0)
-    if len(shape) == 1 and shape[0] != 1:
-        extent = dims[axis] if dims else 1
-        if isinstance(extent, int) and extent != shape[0]:
-            raise ctx.invalid(f"{shape[0]} scales or zero points for an axis of {extent}")
-    if len(shape) > 1 and len(shape) == len(dims):
-        block = int(ctx.attrs.get("block_size", 0)) or 1
-        for at, (count, extent) in enumerate(zip(shape, dims, strict=True)):
-            if not isinstance(extent, int):
-                continue
-            if count != 1 and count * (block if at == axis else 1) < extent:
-                raise ctx.invalid(f"scales of shape {list(shape)} do not cover {list(dims)}")
-
-
-@converter("DequantizeLinear")
-@converter("DequantizeLinear", domain=MICROSOFT)
-def dequantize(ctx: NodeContext) -> relax.Expr:
-    """(x - zero point) * scale, per tensor, axis or block.
-
-    The zero point of a small float can only be zero and is not read.
-    """
-    source = ctx.dtype(0)
-    floating = is_small_float(source)
-    if source not in INTEGERS and not floating:
-        raise Unsupported(f"dequantisation of {source}")
-    given = int(ctx.attrs.get("output_dtype", 0))
-    target = dtype_name(given, "DequantizeLinear") if given else ctx.dtype(1)
-    if is_stored(target):
-        raise Unsupported(f"dequantisation to {target}")
-    rank = ctx.rank(0)
-    axis = ctx.axis(int(ctx.attrs.get("axis", 1)), rank) if ctx.static_shape(1) else 0
-    _check_parameter(ctx, 1, axis) if ctx.static_shape(1) not in ((), (1,)) else None
-    scale, scale_at = _aligned(ctx, 1, rank, axis)
-    zeros = [_aligned(ctx, 2, rank, axis)] if ctx.has(2) and not floating else []
-
-    def compute(x: te.Tensor, s: te.Tensor, *z: te.Tensor) -> te.Tensor:
-        def at(*i: Any) -> Any:
-            value = x(*i) if floating else x(*i).astype("int32")
-            if z:
-                value = value - zeros[0][1](z[0], *i).astype("int32")
-            wide = scale_at(s, *i).astype("float32")
-            return (value.astype("float32") * wide).astype(target)
-
-        return te.compute(x.shape, at, name="dequantize")
-
-    return ctx.te(compute, decoded(ctx, 0), scale, *[z[0] for z in zeros], name="dequantize")
-
-
-@converter("QuantizeLinear")
-@converter("QuantizeLinear", domain=MICROSOFT)
-def quantize(ctx: NodeContext) -> Dynamic:
-    """saturate(round(x / scale) + zero point), ties to even.
-
-    The quotient is rounded to the scale's dtype, or to the one that ``precision`` names. The zero
-    point of an 8-bit float can only be zero and is not read.
-    """
-    given = int(ctx.attrs.get("output_dtype", 0))
-    target = dtype_name(given, "QuantizeLinear") if given and not ctx.has(2) else "uint8"
-    target = ctx.dtype(2) if ctx.has(2) else target
-    floating = is_small_float(target)
-    if target not in INTEGERS and not floating:
-        raise Unsupported(f"quantisation to {target}")
-    asked = int(ctx.attrs.get("precision", 0))
-    precision = dtype_name(asked, "QuantizeLinear") if asked else ctx.dtype(1)
-    rank = ctx.rank(0)
-    axis = ctx.axis(int(ctx.attrs.get("axis", 1)), rank) if ctx.static_shape(1) else 0
-    _check_parameter(ctx, 1, axis) if ctx.static_shape(1) not in ((), (1,)) else None
-    scale, scale_at = _aligned(ctx, 1, rank, axis)
-    zeros = [_aligned(ctx, 2, rank, axis)] if ctx.has(2) and not floating else []
-    encode = encoder(target, bool(ctx.attrs.get("saturate", 1))) if floating else None
-
-    def compute(x: te.Tensor, s: te.Tensor, *z: te.Tensor) -> te.Tensor:
-        def at(*i: Any) -> Any:
-            zero = zeros[0][1](z[0], *i).astype("int32") if z else tirx.const(0, "int32")
-            value = x(*i).astype("float32") / scale_at(s, *i).astype("float32")
-            if precision in ("float16", "bfloat16"):
-                value = value.astype(precision).astype("float32")
-            return encode(value) if encode else saturate(value, zero, target)
-
-        return te.compute(x.shape, at, name="quantize")
-
-    made = ctx.te(compute, decoded(ctx, 0), scale, *[z[0] for z in zeros], name="quantize")
-    return Dynamic(made, element=target if is_stored(target) else None)
-
-
-def saturate(value: Any, zero: Any, dtype: str) -> Any:
-    """round(value) + zero, clamped to the range of ``dtype``."""
-    low, high = _limits(dtype)
-    shifted = tirx.nearbyint(value) + zero.astype("float32")
-    bounded = tirx.max(
-        tirx.min(shifted, tirx.const(float(high), "float32")), tirx.const(float(low), "float32")
-    )
-    return bounded.astype("int32").astype(stored_dtype(dtype))
-
-
-@converter("DynamicQuantizeLinear")
-def dynamic_quantize(ctx: NodeContext) -> list[relax.Expr]:
-    """uint8 by the tensor's own range, which always includes 0."""
-    x = ctx.expr(0)
-    zero = ctx.const(0.0, "float32")
-    top = ctx.emit(relax.op.maximum(ctx.emit(relax.op.max(x)), zero))
-    bottom = ctx.emit(relax.op.minimum(ctx.emit(relax.op.min(x)), zero))
-
-    def scale_of(hi: te.Tensor, lo: te.Tensor) -> te.Tensor:
-        return te.compute((), lambda: (hi() - lo()) / tirx.const(255.0, "float32"), name="scale")
-
-    def zero_of(lo: te.Tensor, s: te.Tensor) -> te.Tensor:
-        def at() -> Any:
-            nothing = s() == tirx.const(0.0, "float32")
-            safe = tirx.Select(nothing, tirx.const(1.0, "float32"), s())
-            return saturate(
-                tirx.const(0.0, "float32") - lo() / safe, tirx.const(0, "int32"), "uint8"
-            )
-
-        return te.compute((), at, name="zero_point")
-
-    def quantise(a: te.Tensor, s: te.Tensor, z: te.Tensor) -> te.Tensor:
-        def at(*i: Any) -> Any:
-            nothing = s() == tirx.const(0.0, "float32")
-            safe = tirx.Select(nothing, tirx.const(1.0, "float32"), s())
-            return saturate(a(*i) / safe, z().astype("int32"), "uint8")
-
-        return te.compute(a.shape, at, name="dynamic_quantize")
-
-    scale = ctx.te(scale_of, top, bottom, name="quantize_scale")
-    point = ctx.te(zero_of, bottom, scale, name="quantize_zero_point")
-    return [ctx.te(quantise, x, scale, point, name="dynamic_quantize"), scale, point]
 
 
 def shifted(ctx: NodeContext, index: int, zero: int, axis: int) -> tuple[relax.Expr, int]:
@@ -203,7 +33,7 @@ def shifted(ctx: NodeContext, index: int, zero: int, axis: int) -> tuple[relax.E
     ``axis`` is the one a vector zero point runs along.
     """
     dtype = ctx.dtype(index)
-    low, high = _limits(dtype)
+    low, high = limits(dtype)
     array, points = ctx.array(index), ctx.array(zero) if ctx.has(zero) else np.zeros((), np.int32)
     rank = ctx.rank(index)
     if array is not None and points is not None:
@@ -257,10 +87,10 @@ def integer_matmul(ctx: NodeContext, a: relax.Expr, b: relax.Expr, bound: int) -
 @converter("MatMulInteger")
 def matmul_integer(ctx: NodeContext) -> relax.Expr:
     """int32 product of shifted 8-bit operands; zero points per tensor, row or column."""
-    return _matmul_integer(ctx, 0, 1, 2, 3)
+    return matmul_of_integers(ctx, 0, 1, 2, 3)
 
 
-def _matmul_integer(ctx: NodeContext, a: int, b: int, a_zero: int, b_zero: int) -> relax.Expr:
+def matmul_of_integers(ctx: NodeContext, a: int, b: int, a_zero: int, b_zero: int) -> relax.Expr:
     left, left_bound = shifted(ctx, a, a_zero, max(ctx.rank(a) - 2, 0))
     right, right_bound = shifted(ctx, b, b_zero, ctx.rank(b) - 1)
     return integer_matmul(ctx, left, right, left_bound * right_bound)
@@ -352,7 +182,7 @@ def quantise_scalar(
 @converter("QLinearMatMul")
 def qlinear_matmul(ctx: NodeContext) -> relax.Expr:
     """Product of quantised matrices, quantised again."""
-    total = _matmul_integer(ctx, 0, 3, 2, 5)
+    total = matmul_of_integers(ctx, 0, 3, 2, 5)
     rank = len(shape_of(total))
     return requantised(ctx, total, {1: rank - 2, 4: rank - 1}, (6, 7))
 
@@ -375,42 +205,3 @@ def real_of(ctx: NodeContext, index: int, scale: int, zero: int) -> relax.Expr:
         shift = ctx.cast(ctx.reshape(ctx.expr(zero), ()), "float32")
         x = ctx.emit(relax.op.subtract(x, shift))
     return ctx.emit(relax.op.multiply(x, ctx.cast(ctx.reshape(ctx.expr(scale), ()), "float32")))
-
-
-@converter("QLinearAdd", "QLinearMul", domain=MICROSOFT)
-def qlinear_binary(ctx: NodeContext) -> relax.Expr:
-    """Sum or product of quantised tensors, quantised again."""
-    a, b = real_of(ctx, 0, 1, 2), real_of(ctx, 3, 4, 5)
-    op = relax.op.add if ctx.op_type == "QLinearAdd" else relax.op.multiply
-    scale, zero = ctx.reshape(ctx.expr(6), ()), ctx.reshape(ctx.expr(7), ())
-    return quantise_scalar(ctx, ctx.emit(op(a, b)), scale, zero, ctx.dtype(0))
-
-
-@converter("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
-def qlinear_unary(ctx: NodeContext) -> relax.Expr:
-    """Activation of a quantised tensor, quantised again."""
-    x = real_of(ctx, 0, 1, 2)
-    if ctx.op_type == "QLinearSigmoid":
-        y = ctx.emit(relax.op.sigmoid(x))
-    else:
-        y = ctx.emit(relax.op.nn.leakyrelu(x, float(ctx.attrs.get("alpha", 0.01))))
-    scale, zero = ctx.reshape(ctx.expr(3), ()), ctx.reshape(ctx.expr(4), ())
-    return quantise_scalar(ctx, y, scale, zero, ctx.dtype(0))
-
-
-@converter("MatMulIntegerToFloat", domain=MICROSOFT)
-def matmul_integer_to_float(ctx: NodeContext) -> relax.Expr:
-    """Integer product times both scales, plus a bias."""
-    total = ctx.cast(_matmul_integer(ctx, 0, 1, 4, 5), "float32")
-    for index in (2, 3):
-        total = ctx.emit(relax.op.multiply(total, ctx.expr(index)))
-    return ctx.emit(relax.op.add(total, ctx.expr(6))) if ctx.has(6) else total
-
-
-@converter("DynamicQuantizeMatMul", domain=MICROSOFT)
-def dynamic_quantize_matmul(ctx: NodeContext) -> relax.Expr:
-    """Product with integer weights; the activations stay in floating point."""
-    right, _ = shifted(ctx, 1, 3, ctx.rank(1) - 1)
-    y = emit_matmul(ctx, ctx.expr(0), right)
-    y = ctx.emit(relax.op.multiply(y, ctx.expr(2)))
-    return ctx.emit(relax.op.add(y, ctx.expr(4))) if ctx.has(4) else y
