@@ -138,3 +138,24 @@ def test_without_a_host_collecting_until_a_condition_is_refused() -> None:
     given = {name: value for name, value in START.items() if name != "c"}
     with pytest.raises(UnsupportedError, match="condition computed at run time"):
         import_onnx(model, given)
+
+
+@pytest.mark.parametrize("rounds", [100, 2_500])
+def test_many_known_rounds_run_one_by_one(rounds: int) -> None:
+    """5000 nodes are not unrolled: the module stays small."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["co"]), helper.make_node("Add", ["s", "x"], ["so"])],
+        "body", [info("i", I64, []), info("c", BOOL, []), info("s", F32, [2])],
+        [info("co", BOOL, []), info("so", F32, [2])],
+    )  # fmt: skip
+    model = model_of(
+        [helper.make_node("Loop", ["m", "", "s0"], ["y"], body=body)],
+        [info("x", F32, [2]), info("s0", F32, [2])],
+        [info("y", F32, [2])],
+        m=np.array(rounds),
+    )
+    given = {"x": np.array([1, -2], F), "s0": np.array([0.5, 0.25], F)}
+    imported = import_onnx(model, given)
+    assert ("loop_round" in imported.mod.script()) == (rounds > 2_000)
+    (got,) = execute(imported, given)
+    np.testing.assert_allclose(got, given["s0"] + rounds * given["x"])

@@ -27,8 +27,10 @@ from uif_tvm.frontends.onnx.values import (
     shape_of,
 )
 
-MAX_UNROLLED_NODES = 4_000
-"""Nodes that the unrolled rounds of a loop may have."""
+MAX_UNROLLED_NODES = 20_000
+"""Nodes that the unrolled rounds of a loop may have at most."""
+FEW_NODES = 4_000
+"""Up to so many a loop is rather unrolled than run round by round."""
 
 
 @converter("If")
@@ -127,24 +129,27 @@ def loop(ctx: NodeContext) -> list[Value]:
         raise ctx.invalid(f"body has {len(body.output)} outputs for a state of {len(state)}")
     try:
         with tentative(ctx.importer):
-            return _unrolled(ctx, body, state)
+            return _unrolled(ctx, body, state, FEW_NODES)
     except _CountedAtRunTime as exc:
         reason = exc
     try:
         with tentative(ctx.importer):
             return run_time_loop(ctx, body, state)
     except Unsupported as exc:
+        if reason.too_long:
+            return _unrolled(ctx, body, state, MAX_UNROLLED_NODES)
         if reason.specialisable and not ctx.importer.host_fallback:
-            return _unrolled(ctx, body, state, specialise=True)
+            return _unrolled(ctx, body, state, MAX_UNROLLED_NODES, specialise=True)
         raise Unsupported(f"{reason.reason}: {exc.reason}", reason.hint) from exc
 
 
 class _CountedAtRunTime(Unsupported):
     """The number of rounds is not known at import."""
 
-    def __init__(self, reason: str, specialisable: bool = False) -> None:
+    def __init__(self, reason: str, specialisable: bool = False, too_long: bool = False) -> None:
         super().__init__(reason, "make the trip count a constant or an initializer of the model")
         self.specialisable = specialisable
+        self.too_long = too_long
 
 
 def _start(ctx: NodeContext, specialise: bool) -> tuple[int | None, bool]:
@@ -161,18 +166,18 @@ def _start(ctx: NodeContext, specialise: bool) -> tuple[int | None, bool]:
 
 
 def _unrolled(
-    ctx: NodeContext, body: Any, state: list[Value], specialise: bool = False
+    ctx: NodeContext, body: Any, state: list[Value], most: int, specialise: bool = False
 ) -> list[Value]:
     limit, going = _start(ctx, specialise)
     nodes = max(len(body.node), 1)
-    if limit is not None and limit * nodes > MAX_UNROLLED_NODES:
-        raise _CountedAtRunTime("too many iterations to unroll")
+    if limit is not None and going and limit * nodes > most:
+        raise _CountedAtRunTime("too many iterations to unroll", too_long=True)
     names = [value.name for value in body.input]
     scans: list[list[Value]] = [[] for _ in range(len(body.output) - 1 - len(state))]
     step = 0
     while going and (limit is None or step < limit):
-        if (step + 1) * nodes > MAX_UNROLLED_NODES:
-            raise _CountedAtRunTime("too many iterations to unroll")
+        if (step + 1) * nodes > most:
+            raise _CountedAtRunTime("too many iterations to unroll", too_long=True)
         bindings: dict[str, Value] = dict(
             zip(names, [Known(np.array(step, np.int64)), Known(np.array(going)), *state],
                 strict=True)
