@@ -325,7 +325,7 @@ def fold_symbolic(
         return None
     dtype = next(value.dtype for value in inputs if isinstance(value, Symbolic))
     if op_type == "Where":
-        dtype = next(value.dtype for value in inputs[1:] if value is not None)
+        dtype = next(v.dtype for v in inputs[1:] if isinstance(v, (Known, Symbolic)))
     if op_type == "Cast":
         dtype = CASTS[attrs["to"]]
     plain = _PLAIN_INPUTS.get(op_type, ())
