@@ -173,17 +173,24 @@ def settled(rows: list[Row]) -> list[Row]:
     return [row | {"core": votes.get(row["op"], False)} for row in rows]
 
 
-def surprises(rows: list[Row], known: dict[str, str]) -> list[str]:
+def surprises(rows: list[Row], known: dict[str, dict[str, str]]) -> list[str]:
     """Where results depart from the list of known failures, one line each.
 
     Args:
-        known: ``operator:dtype`` -> reason; at least one of its samples is refused.
+        known: ``operators``: ``operator:dtype`` -> why samples of it are refused; ``reasons``:
+            pattern of a refusal's message -> why all such refusals are right.
     """
-    failing = {f"{r['op']}:{r['dtype']}" for r in rows if r["status"] in ("refused", "failed")}
-    measured = {f"{r['op']}:{r['dtype']}" for r in rows}
-    found = [f"{key} fails and is not listed" for key in sorted(failing - known.keys())]
-    cured = (known.keys() & measured) - failing
+    listed = known["operators"]
+    reasons = [re.compile(pattern) for pattern in known["reasons"]]
+    refused = [row for row in rows if row["status"] in ("refused", "failed")]
+    failing = {_key(r) for r in refused if not any(p.search(r["message"]) for p in reasons)}
+    found = [f"{key} fails and is not listed" for key in sorted(failing - listed.keys())]
+    cured = (listed.keys() & set(map(_key, rows))) - failing
     return found + [f"{key} is listed and passes: take it off the list" for key in sorted(cured)]
+
+
+def _key(row: Row) -> str:
+    return f"{row['op']}:{row['dtype']}"
 
 
 def main() -> int:

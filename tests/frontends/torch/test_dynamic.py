@@ -70,7 +70,7 @@ def test_what_cannot_be_meant_is_a_usage_error(wanted: Any, message: str) -> Non
 
 
 def test_an_axis_that_the_model_fixes_is_named() -> None:
-    with pytest.raises(ImportModelError, match="cannot keep these axes open: .*batch") as caught:
+    with pytest.raises(ImportModelError, match=r"cannot keep these axes open: .*batch") as caught:
         import_torch(Model(), EXAMPLE, dynamic_shapes={"x": {0: "batch"}})
     assert caught.value.code == "UIF-IMPORT-DYNAMIC"
 

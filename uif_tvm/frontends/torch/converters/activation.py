@@ -58,6 +58,16 @@ def leaky_relu(cx: Emitter, x: Any, slope: Any = 0.01) -> Any:
     return cx.half_safe(lambda v: relax.op.nn.leakyrelu(v, float(slope)), x)
 
 
+@converts("aten.rrelu_with_noise_functional.default")
+def rrelu(
+    cx: Emitter, x: Any, noise: Any, lower: Any, upper: Any, training: bool = False, *_: Any
+) -> Any:
+    """Leaky ReLU with a random slope in training, the mean slope at inference."""
+    if training:
+        raise RefusedError("rrelu in training mode is random", "call model.eval() before exporting")
+    return [leaky_relu(cx, x, (lower + upper) / 2), noise]
+
+
 @converts("aten.hardsigmoid.default")
 def hardsigmoid(cx: Emitter, x: Any) -> Any:
     """``min(6, max(0, x + 3)) / 6``."""
