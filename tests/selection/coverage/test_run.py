@@ -16,6 +16,8 @@ import uif_tvm
 from tests.selection import onnx_models as models
 from tests.selection.plugin import install
 from uif_tvm.errors import ImportModelError, TargetError, UsageError
+from uif_tvm.selection.coverage.report import ModelCoverage
+from uif_tvm.selection.coverage.run import _tell_apart
 from uif_tvm.selection.coverage.schema import faults
 from uif_tvm.target.registry import list_targets
 
@@ -124,6 +126,12 @@ def test_a_target_that_refuses_an_operator(tmp_path, monkeypatch):
     assert only(report, "MatMul").verdict == "native"
     if softmax.verdict == "unsupported":
         assert "TARGET = 'picky'" in Path(softmax.reproducer, "repro.py").read_text()
+
+
+def test_models_of_one_name_are_told_apart():
+    entries = [ModelCoverage("model", f"/m/{f}/model.onnx") for f in ("a", "b", "b")]
+    _tell_apart([*entries, ModelCoverage("other", "/m/other.onnx")])
+    assert [entry.name for entry in entries] == ["a/model", "b/model#2", "b/model#3"]
 
 
 def test_programs_of_pytorch(tmp_path):

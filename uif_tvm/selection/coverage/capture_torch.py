@@ -46,7 +46,7 @@ def capture(model: str, inputs: str | None, folder: str, known: list[str]) -> di
     Raises:
         ImportModelError: the file is damaged, unsafe or no exported program.
     """
-    program = export_program(model, None)
+    program, _ = export_program(model, None)
     given = load_arrays(Path(inputs)) if inputs else {}
     walk = _Walk(program, Path(folder), frozenset(known))
     with torch.no_grad(), quietly():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,7 @@ def coverage(
         for index, (model, arrays) in enumerate(zip(given, feeds, strict=True)):
             tell("reading models", index, len(given))
             run.take_apart(model, arrays, index, alone=len(given) == 1)
+        _tell_apart(report.models)
         run.try_all()
         run.against(against)
         if reproducers is not None:
@@ -234,6 +236,18 @@ class _Run:
                 result, source, folder, self.report.target, self.report.level
             )
             result.reproducer = str(written)
+
+
+def _tell_apart(models: Sequence[ModelCoverage]) -> None:
+    """Give models of one name (``model.onnx`` in many folders) their folder's name, or a number."""
+    for rename in (
+        lambda model, index: f"{Path(model.path).resolve().parent.name}/{model.name}",
+        lambda model, index: f"{model.name}#{index}",
+    ):
+        often = Counter(model.name for model in models)
+        for index, model in enumerate(models, 1):
+            if often[model.name] > 1:
+                model.name = rename(model, index)
 
 
 def _settle(result: Result, outcome: Outcome) -> None:
