@@ -44,11 +44,12 @@ def reduced_axes(ctx: NodeContext) -> list[int]:
 def reduce(ctx: NodeContext) -> Any:
     """One reduction; an empty range gives the operation's neutral element."""
     x, dtype, op = ctx.expr(0), ctx.dtype(0), ctx.op_type
-    where = {"axis": tuple(reduced_axes(ctx)), "keepdims": bool(ctx.attrs.get("keepdims", 1))}
+    axes = tuple(reduced_axes(ctx))
+    where: dict[str, Any] = {"axis": axes, "keepdims": bool(ctx.attrs.get("keepdims", 1))}
     if dtype == "bool":
         return ctx.op(_OF_TRUTHS[op], x, **where)
     if op == "ReduceMean" and not is_float(dtype):
         total = ctx.op("sum", x, **where)
-        count = int(np.prod([ctx.static_shape(0)[axis] for axis in where["axis"]]))
+        count = int(np.prod([ctx.static_shape(0)[axis] for axis in axes]))
         return ctx.emit(relax.op.floor_divide(total, ctx.const(count, dtype)))
     return ctx.op(REDUCE[op], x, **where)

@@ -135,9 +135,10 @@ def _weighted(
     ctx: NodeContext, x: relax.Expr, number: int, places: _Places, mode: str
 ) -> relax.Expr:
     antialias = bool(ctx.attrs.get("antialias", 0))
-    if antialias and places.axis.scale is None:
+    scale = places.axis.scale
+    if antialias and scale is None:
         raise Unsupported("antialias with a scale that is known at run time only")
-    stretch = 1 / places.axis.scale if antialias and (places.axis.scale or 1) < 1 else 1.0
+    stretch = 1 / scale if antialias and scale is not None and scale < 1 else 1.0
     reach = (1 if mode == "linear" else 2) * stretch
     # One more than 2 * reach lies within reach only where that is no integer.
     taps = 2 * int(reach) if reach == int(reach) else math.ceil(2 * reach) + 1

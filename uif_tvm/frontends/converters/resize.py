@@ -17,7 +17,6 @@ from uif_tvm.frontends.onnx.values import (
     Dim,
     Dynamic,
     Known,
-    is_static,
     same_dim,
     simplify,
 )
@@ -45,8 +44,8 @@ def _wanted_sizes(ctx: NodeContext, dims: tuple[Dim, ...], axes: list[int], at: 
         length = dims[a]
         if same_dim(length, size):
             continue
-        ratio = size / length if is_static((size, length)) and length else None  # type: ignore[operator]
-        out[a] = Axis(length, size, ratio)
+        static = isinstance(size, int) and isinstance(length, int) and length
+        out[a] = Axis(length, size, size / length if static else None)  # type: ignore[operator]
     return out
 
 

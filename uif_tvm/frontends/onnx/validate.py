@@ -28,7 +28,7 @@ def check_room(node: Any, types: Iterable[Any]) -> None:
         ImportModelError: naming the node and the shape.
     """
     for ty in types:
-        dims = [getattr(dim, "value", None) for dim in getattr(ty.shape, "values", None) or ()]
+        dims: list[Any] = [getattr(d, "value", None) for d in getattr(ty.shape, "values", ())]
         if None not in dims and math.prod(dims) > MAX_ELEMENTS:
             fail("SIZE", f"its result of shape {dims} is more than any machine holds", node)
 
