@@ -71,7 +71,6 @@ X, SCALE = torch.ones(3, 4), torch.tensor(2.0)
         lambda: X,
         3,
     ],
-    ids=str,
 )
 def test_examples_of_the_wrong_kind(example: Any) -> None:
     """A typed error that says what was expected; never a traceback of PyTorch's."""
