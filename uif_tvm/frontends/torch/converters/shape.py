@@ -212,6 +212,12 @@ def repeat(cx: Emitter, x: Any, times: list[Any]) -> Any:
     """The tensor side by side with itself."""
     if 0 in cx.out_shape:
         return cx.full(cx.out_shape, 0, cx.out_dtype)
+    if all(isinstance(number, int) for number in times):
+        return (
+            cx.op("tile", x, repeats=tuple(times))
+            if set(times) - {1}
+            else cx.reshape(x, cx.out_shape)
+        )
     extra = max(len(times) - len(cx.shape(x)), 0)
     x = cx.reshape(x, [*([1] * extra), *cx.shape(x)])
     shape = cx.shape(x)
@@ -233,19 +239,9 @@ def flip(cx: Emitter, x: Any, dims: list[int]) -> Any:
     """Axes backwards."""
     rank = len(cx.shape(x))
     turned = {d % rank for d in dims} if rank else set()
-    if not turned or 0 in cx.out_shape:
-        return x
-
-    def kernel(data: te.Tensor) -> te.Tensor:
-        return te.compute(
-            data.shape,
-            lambda *ix: data(
-                *(data.shape[a] - 1 - i if a in turned else i for a, i in enumerate(ix))
-            ),
-            name="flip",
-        )
-
-    return cx.te(kernel, x, name="flip")
+    for axis in sorted(turned):
+        x = cx.op("flip", x, axis=axis)
+    return x
 
 
 @converts("aten.roll.default")
@@ -265,19 +261,9 @@ def roll(cx: Emitter, x: Any, shifts: list[int], dims: list[int]) -> Any:
 
 
 def _roll(cx: Emitter, x: relax.Expr, moved: dict[int, int]) -> relax.Expr:
-    def kernel(data: te.Tensor) -> te.Tensor:
-        return te.compute(
-            data.shape,
-            lambda *ix: data(
-                *(
-                    tirx.floormod(i - moved[a], data.shape[a]) if a in moved else i
-                    for a, i in enumerate(ix)
-                )
-            ),
-            name="roll",
-        )
-
-    return cx.te(kernel, x, name="roll")
+    if not all(isinstance(shift, int) for shift in moved.values()):
+        raise RefusedError("roll by shifts that depend on sizes is not supported")
+    return cx.op("roll", x, shift=tuple(moved.values()), axis=tuple(moved))
 
 
 @converts("aten.constant_pad_nd.default")
@@ -295,6 +281,12 @@ def constant_pad(cx: Emitter, x: Any, pad: list[Any], value: Any = 0) -> Any:
         before[axis] = pad[2 * position]
     if cx.same_shape(shape, cx.out_shape) and not any(before):
         return x
+    if all(isinstance(amount, int) for amount in pad):
+        after = [0] * len(shape)
+        for position in range(len(pad) // 2):
+            after[len(shape) - 1 - position] = pad[2 * position + 1]
+        fill = cx.const(value, dtype) if value else None
+        return cx.op("pad", x, fill, before=tuple(before), after=tuple(after))
 
     def kernel(data: te.Tensor) -> te.Tensor:
         def element(*ix: Any) -> Any:
