@@ -240,14 +240,14 @@ class _Run:
 
 def _tell_apart(models: Sequence[ModelCoverage]) -> None:
     """Give models of one name (``model.onnx`` in many folders) their folder's name, or a number."""
-    for rename in (
-        lambda model, index: f"{Path(model.path).resolve().parent.name}/{model.name}",
-        lambda model, index: f"{model.name}#{index}",
-    ):
-        often = Counter(model.name for model in models)
-        for index, model in enumerate(models, 1):
-            if often[model.name] > 1:
-                model.name = rename(model, index)
+    often = Counter(model.name for model in models)
+    for model in models:
+        if often[model.name] > 1:
+            model.name = f"{Path(model.path).resolve().parent.name}/{model.name}"
+    often = Counter(model.name for model in models)
+    for number, model in enumerate(models, 1):
+        if often[model.name] > 1:
+            model.name = f"{model.name}#{number}"
 
 
 def _settle(result: Result, outcome: Outcome) -> None:
