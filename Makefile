@@ -25,6 +25,9 @@ ARCHS ?= tests/architectures/hf_archs.py
 NAMES ?=
 # Another list of models for `make corpus`, and which of them, e.g. IDS="ppocr_v4_rec magika_v3_3"
 CORPUS ?= tests/corpus/corpus.json
+LEVELS ?= 2 3
+# DYNAMIC=1: models with several inputs also once with open axes, which must be right for all of them
+DYNAMIC ?=
 IDS ?=
 # Part of `make onnx-backend` and `make torch-ops`: every N-th from the I-th (I/N), what matches
 SHARD ?= 0/1
@@ -81,7 +84,8 @@ bench: $(VENV)/.installed-bench ## Compare speed with ONNX Runtime and OpenVINO
 
 .PHONY: corpus
 corpus: $(VENV)/.installed-dev ## Run real trained models and compare with references
-	@$(PY) -m tests.corpus.check --corpus '$(CORPUS)' $(IDS)
+	@$(PY) -m tests.corpus.check --corpus '$(CORPUS)' --levels '$(LEVELS)' \
+	  --modes 'static$(if $(DYNAMIC), dynamic auto)' $(IDS)
 
 .PHONY: coverage-table
 coverage-table: $(VENV)/.installed-dev ## Put the latest reports into the README

@@ -26,6 +26,7 @@ from uif_tvm.errors import (
     CompileError,
     EnvironmentFault,
     ImportModelError,
+    InputError,
     TargetError,
     UnsupportedError,
     UsageError,
@@ -569,3 +570,39 @@ class TestHostileIndices:
                 assert y[3] == 1
                 assert y[4] == 2
                 assert np.isin(y, [0, *range(1, 9)]).all()
+
+
+def open_tiny():
+    return graph(
+        helper.make_node("MatMul", ["x", "w"], ["xw"]),
+        helper.make_node("Relu", ["xw"], ["y"]),
+        inputs=(("x", TensorProto.FLOAT, ["batch", 4]),),
+        constants=[("w", W)],
+    )
+
+
+@pytest.mark.parametrize("level", [0, 2, 3])
+def test_one_file_serves_a_range_of_extents(tmp_path, level):
+    path = tmp_path / "m.uif"
+    ranges = {"x": {0: ("n", 0, 40)}}
+    result = uif.export(open_tiny(), None, path, level, dynamic_shapes=ranges, verify=level == 3)
+    engine = uif.load(path)
+    assert str(engine.inputs[0]) == "x: float32[n=0..40, 4]"
+    assert engine.outputs[0].shape == ("n", 3)
+    for size in (0, 1, 5, 40):
+        x = weights(size, 4)
+        np.testing.assert_allclose(engine.run(x)[0], np.maximum(x @ W, 0), rtol=1e-5, atol=1e-6)
+    with pytest.raises(
+        InputError, match=r"axis 0 \('n'\) is 41, the model takes 0 to 40"
+    ) as caught:
+        engine.run(weights(41, 4))
+    assert caught.value.code == "UIF-RUN-RANGE"
+    if level >= 2:
+        assert any("upper ends" in note for note in result.report["notes"])
+
+
+def test_empty_inputs_need_a_range_that_says_so(tmp_path):
+    path = tmp_path / "m.uif"
+    uif.export(open_tiny(), None, path, dynamic_shapes="auto")
+    with pytest.raises(InputError, match="the model takes 1 or more"):
+        uif.load(path).run(weights(0, 4))

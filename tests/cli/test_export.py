@@ -150,3 +150,34 @@ def test_progress_stays_off_stdout(linear, tmp_path):
     done = command("export", linear, "-o", tmp_path / "m.uif", "--json")
     assert done.returncode == 0, done.stderr
     json.loads(done.stdout)
+
+
+def test_open_axes_stay_open(open_linear, tmp_path):
+    path = tmp_path / "m.uif"
+    result = invoke("export", open_linear, "-o", path, "--dynamic-shape", "x=n:1..6,4")
+    assert result.exit_code == 0, result.output
+    shown = json.loads(invoke("inspect", path, "--json").stdout)["signature"]["inputs"][0]
+    assert (shown["shape"], shown["ranges"]) == (["n", 4], {"n": [1, 6]})
+    for size, code in [(1, 0), (6, 0), (7, 2)]:
+        np.save(tmp_path / "x.npy", np.zeros((size, 4), np.float32))
+        ran = invoke("run", path, "--input", f"x=@{tmp_path}/x.npy")
+        assert ran.exit_code == code, ran.output
+    assert "axis 0 ('n') is 7" in ran.stderr
+
+
+def test_all_axes_that_the_model_leaves_open(open_linear, tmp_path):
+    path = tmp_path / "m.uif"
+    result = invoke("export", open_linear, "-o", path, "--dynamic-shape", "auto", "--verify")
+    assert result.exit_code == 0, result.output
+    shown = json.loads(invoke("inspect", path, "--json").stdout)["signature"]["inputs"][0]
+    assert shown["shape"] == ["batch", 4]
+
+
+@pytest.mark.parametrize(
+    "given", [["x=n:z,4"], ["x"], ["auto", "x=n,4"], ["x=n,4", "x=n,4"], ["x=n:5..2,4"]]
+)
+def test_open_axes_that_cannot_be_read(open_linear, tmp_path, given):
+    options = [part for text in given for part in ("--dynamic-shape", text)]
+    result = invoke("export", open_linear, "-o", tmp_path / "m.uif", *options)
+    assert result.exit_code == 2
+    assert "UIF-USAGE" in result.stderr

@@ -98,6 +98,37 @@ def test_statuses(corpus, tmp_path):
     assert (summary["right"], summary["total"], summary["honest"]) == (1, 4, 2)
 
 
+@pytest.fixture
+def open_corpus(tmp_path, monkeypatch):
+    """A model with an open batch, and cases of two sizes of it."""
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("UIF_CORPUS_DIR", str(cache))
+    row = entry("open", save_linear(tmp_path / "l.onnx", batch="batch"), cache, "A.npz")
+    names = {"inputs": ["x"], "outputs": ["y"]}
+    for case, size in (("A", 2), ("B", 5)):
+        x = np.random.default_rng(size).standard_normal((size, 4)).astype(np.float32)
+        np.savez(tmp_path / f"{case}.npz", meta=json.dumps(names), in0=x)
+        row["cases"][case] = {"io": f"{case}.npz", "reference_noise": 0.0}
+    path = tmp_path / "corpus.json"
+    path.write_text(json.dumps([row]))
+    return path
+
+
+@pytest.mark.parametrize("mode", ["dynamic", "auto"])
+def test_one_file_must_be_right_for_all_cases(open_corpus, mode):
+    rows = check.check_all(json.loads(open_corpus.read_text()), open_corpus, [0, 2], [mode])
+    assert [(row["case"], row["level"], row["mode"]) for row in rows] == [
+        (case, level, mode) for level in (0, 2) for case in "AB"
+    ]
+    assert {row["status"] for row in rows} == {"right"}, rows
+    assert check.summarise(rows)["by_mode"][mode]["right"] == 4
+
+
+def test_models_of_one_case_have_no_open_axes_to_check(corpus):
+    rows = json.loads(corpus.read_text())[:1]
+    assert check.check_all(rows, corpus, [2], ["dynamic", "auto"]) == []
+
+
 def test_a_crash_is_a_row(corpus, monkeypatch):
     monkeypatch.setattr(check.sys, "executable", "/bin/false")
     (row,) = check.isolated(corpus, "good", ["A"], 2)
