@@ -91,8 +91,8 @@ def tensor_spec(
     shape = tuple(d if isinstance(d, int) else str(d) for d in Emitter.shape(held(value)))
     dtype = value.dtype if isinstance(value, Pair) else Emitter.dtype(value)
     shape = shape[:-1] if isinstance(value, Pair) else shape
-    open_axes = dict.fromkeys(size for size in shape if size in ranges)
-    return TensorSpec(name, shape, dtype, tuple(ranges[size] for size in open_axes))
+    names = dict.fromkeys(size for size in shape if isinstance(size, str))
+    return TensorSpec(name, shape, dtype, tuple(ranges[n] for n in names if n in ranges))
 
 
 def check_result(cx: Emitter, node: fx.Node, result: Any) -> None:

@@ -159,8 +159,9 @@ def symbol_ranges(program: ExportedProgram, names: Mapping[str, str]) -> dict[st
             for symbol in map(str, size.node.expr.free_symbols):
                 name, limits = names.get(symbol, symbol), ranges.get(symbol)
                 least = max(1, int(limits.lower)) if limits is not None else 1
-                limited = limits is not None and limits.upper.is_Integer
-                most = int(limits.upper) if limited else None
+                most = None
+                if limits is not None and limits.upper.is_Integer:
+                    most = int(limits.upper)
                 found[name] = DimRange(name, least, most if most and most < 2**31 - 1 else None)
     return found
 
