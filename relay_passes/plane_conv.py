@@ -47,6 +47,7 @@ class _Rewrite(PyExprMutator):  # type: ignore[misc]
         call = self.visit_expr_post_order(call)
         if op_name(call) not in _LAYOUTS or static_shape(call) is not None:
             return call
+        self._note = ""
         done = self._convolution(call)
         fired = not isinstance(done, Refusal)
         self.ctx.report.decide(self.name, self._subject, fired, self._note if fired else str(done))
@@ -58,8 +59,9 @@ class _Rewrite(PyExprMutator):  # type: ignore[misc]
         attrs = call.attrs
         if weight is None or shape is None:
             return Refusal("constant", "the filters are no constant, or the rank is unknown")
-        if (str(attrs.data_layout), str(attrs.kernel_layout)) != _LAYOUTS[op_name(call)]:
-            return Refusal("layout", f"{attrs.data_layout}, {attrs.kernel_layout}")
+        layouts = (str(attrs.data_layout), str(attrs.kernel_layout))
+        if layouts != _LAYOUTS[str(op_name(call))]:
+            return Refusal("layout", ", ".join(layouts))
         dtype = _dtype(call)
         if {dtype, _dtype(call.args[0]), str(weight.dtype)} != {dtype}:
             return Refusal("mixed-dtypes", "operands and result differ in dtype")

@@ -131,7 +131,8 @@ class BatchMatmul:
             _pack_panel(sch, pack, task, lanes, on_stack=small)
         register_tile(sch, anchor.rv, lanes)
         store_tile(sch, row_in, column, lanes)
-        return Scheduled(peel_tails(sch.mod["main"]), f"register tile {mb}x{nb}, K {depth or 'open'}")
+        note = f"register tile {mb}x{nb}, K {depth or 'open'}"
+        return Scheduled(peel_tails(sch.mod["main"]), note)
 
 
 def _pack_panel(sch: Schedule, pack: Any, task: Any, lanes: int, *, on_stack: bool) -> None:

@@ -84,7 +84,9 @@ def check_model(
             try:
                 if not seconds:
                     start = time.perf_counter()
-                    open_axes = {"auto": "auto", "dynamic": differing(model, cases)}.get(mode)
+                    open_axes: Any = "auto" if mode == "auto" else None
+                    if mode == "dynamic":
+                        open_axes = differing(model, cases)
                     uif_tvm.export(
                         str(model),
                         case.feed,

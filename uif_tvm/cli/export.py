@@ -10,13 +10,11 @@ from typing import Any
 
 import click
 
+from uif_tvm.cli.open_axes import dynamic_option, example_shapes, read_dynamic
 from uif_tvm.cli.output import PhaseProgress, counted, emit_json, json_option, size_text
 from uif_tvm.cli.tensors import (
     complete_shapes,
-    dynamic_option,
-    example_shapes,
     input_option,
-    read_dynamic,
     read_inputs,
     read_shapes,
     shape_option,

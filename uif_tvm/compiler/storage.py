@@ -78,7 +78,7 @@ def _without_allocs(seq: Any, moved: list[Any]) -> Any:
     read = _sizes_read(seq)
     blocks = []
     for block in seq.blocks:
-        kept = []
+        kept: list[Any] = []
         for binding in block.bindings:
             value = getattr(binding, "value", None)
             if isinstance(value, Call) and op_name(value) == _ALLOC:

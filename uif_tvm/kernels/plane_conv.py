@@ -127,7 +127,7 @@ def plane_depthwise(
         h, w = plane if len(plane) == 2 else (0, plane[0])
         return acc[n, c, h, w // pixels, w % pixels]
 
-    out = shape64(*_at(x, *x.shape[:2], rows, columns))
+    out = shape64(*_at(x, x.shape[0], x.shape[1], rows, columns))
     return te.compute(out, copy_out, name="depthwise")
 
 
@@ -183,5 +183,7 @@ def _framed(
         return tirx.if_then_else(tirx.all(*inside), x[_at(x, n, c, row, column)], zero)
 
     return te.compute(
-        shape64(*_at(x, *x.shape[:2], height + (top + bottom), length)), at, name="framed"
+        shape64(*_at(x, x.shape[0], x.shape[1], height + (top + bottom), length)),
+        at,
+        name="framed",
     )
