@@ -97,7 +97,8 @@ def im2col(
     counts = positions(known(x.shape[2:]), kernel, strides, before, after, dilation)
 
     def at(n: Any, row: Any, column: Any) -> Any:
-        taps, places = [], []
+        taps: list[Any] = []
+        places: list[Any] = []
         for extent in reversed(kernel):
             taps.insert(0, tirx.floormod(row, extent))
             row = tirx.floordiv(row, extent)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from uif_tvm.ops import infer
-from uif_tvm.ops.linear import WIDE, exactly, normal
+from uif_tvm.ops.linear import WIDE, array, exactly, normal
 from uif_tvm.ops.spec import (
     ALL,
     LOOSE,
@@ -78,7 +78,8 @@ def attention(
         scores = softcap * np.tanh(scores / softcap)
     if mask is not None:
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
-    seen = visible(*scores.shape[-2:], causal, offset, before, after)
+    queries, keys = scores.shape[-2:]
+    seen = visible(queries, keys, causal, offset, before, after)
     if seen is not None:
         scores = np.where(seen, scores, -np.inf)
     if not scores.shape[-1]:
@@ -294,7 +295,9 @@ def _seen(extents: tuple[Any, Any], attrs: Attrs) -> Array | None:
         return None
     if not all(isinstance(extent, int) for extent in extents):
         raise ShapeError("positions over an extent that is settled at run time")
-    return visible(*extents, attrs["causal"], attrs["offset"], attrs["before"], attrs["after"])
+    queries, keys = extents
+    sight = (attrs["causal"], attrs["offset"], attrs["before"], attrs["after"])
+    return visible(queries, keys, *sight)
 
 
 def decompose_append(b: Builder, operands: Sequence[Any], attrs: Attrs) -> Any:
@@ -337,11 +340,13 @@ def _ropes() -> Iterable[Case]:
 
 
 def _scatters() -> Iterable[Case]:
-    cache, update, start = normal(2, 3, 6, 4), normal(2, 3, 2, 4, seed=1), np.int64([4, 0])
+    cache, update, start = normal(2, 3, 6, 4), normal(2, 3, 2, 4, seed=1), array("int64", [4, 0])
     yield Case("linear", (cache, update, start))
-    yield Case("circular", (cache, update, np.int64([5, 1])), {"circular": True})
-    yield Case("past-the-end", (cache, update, np.int64([5, 6])))
-    yield Case("first-axis", (cache, update[:, :1].repeat(3, 2), np.int64([1, 0])), {"axis": 1})
+    yield Case("circular", (cache, update, array("int64", [5, 1])), {"circular": True})
+    yield Case("past-the-end", (cache, update, array("int64", [5, 6])))
+    yield Case(
+        "first-axis", (cache, update[:, :1].repeat(3, 2), array("int64", [1, 0])), {"axis": 1}
+    )
 
 
 def _linears() -> Iterable[Case]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from uif_tvm.ops import infer
-from uif_tvm.ops.linear import WIDE, exactly, normal, product_flops
+from uif_tvm.ops.linear import WIDE, array, exactly, normal, product_flops
 from uif_tvm.ops.spec import (
     LOOSE,
     Array,
@@ -89,9 +89,9 @@ def _routings() -> Iterable[Case]:
 
 def _groups() -> Iterable[Case]:
     x, weight = normal(7, 4), normal(3, 4, 5, seed=1)
-    yield Case("uneven", (x, weight, np.int32([2, 6, 7])))
-    yield Case("empty-group", (x, weight, np.int64([3, 3, 7])))
-    yield Case("rows-left-over", (x, weight, np.int32([1, 2, 4])))
+    yield Case("uneven", (x, weight, array("int32", [2, 6, 7])))
+    yield Case("empty-group", (x, weight, array("int64", [3, 3, 7])))
+    yield Case("rows-left-over", (x, weight, array("int32", [1, 2, 4])))
 
 
 SPECS = (

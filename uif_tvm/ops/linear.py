@@ -69,6 +69,11 @@ def normal(*shape: int, seed: int = 0, dtype: str = "float32") -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(numpy_dtype(dtype))
 
 
+def array(dtype: str, values: Any) -> Array:
+    """Values of a type, for cases."""
+    return np.array(values, numpy_dtype(dtype))
+
+
 def linear(x: Array, weight: Array, bias: Array | None) -> Array:
     """x W^T + b over the last axis; ``weight`` is (outputs, inputs)."""
     y = np.matmul(x, weight.T)
@@ -261,9 +266,9 @@ def _sums() -> Iterable[Case]:
 
 def _determinants() -> Iterable[Case]:
     yield Case("batch", (normal(2, 3, 4, 4),))
-    yield Case("pivot", (np.float32([[0, 1], [2, 3]]),))
-    yield Case("singular", (np.float32([[1, 2], [2, 4]]),))
-    yield Case("size-1", (np.float32([[[-2.5]]]),))
+    yield Case("pivot", (array("float32", [[0, 1], [2, 3]]),))
+    yield Case("singular", (array("float32", [[1, 2], [2, 4]]),))
+    yield Case("size-1", (array("float32", [[[-2.5]]]),))
 
 
 _ABC = (Operand("a"), Operand("b"), Operand("c", optional=True))
@@ -339,7 +344,7 @@ SPECS = (
         relax="relax.outer",
         cases=lambda: (
             Case("vectors", (normal(3), normal(4, seed=1))),
-            Case("nan", (np.float32([np.nan, 1]), np.float32([0, np.inf]))),
+            Case("nan", (array("float32", [np.nan, 1]), array("float32", [0, np.inf]))),
             Case("zero-size", (normal(0), normal(4))),
         ),
     ),

@@ -259,7 +259,7 @@ _PARAMETERS = (Operand("x"), Operand("gamma"), Operand("beta"))
 
 
 def _norm(name: str, reference: Any, rule: Any, **more: Any) -> OpSpec:
-    settings = {"accumulation": WIDE, "tolerance": LOOSE, "flops": _flops}
+    settings: dict[str, Any] = {"accumulation": WIDE, "tolerance": LOOSE, "flops": _flops}
     return OpSpec(name, "normalization", exactly(reference), rule, **(settings | more))
 
 

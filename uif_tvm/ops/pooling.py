@@ -80,7 +80,7 @@ class Geometry:
         rows = zip(
             extents, self.kernel, self.strides, self.before, self.after, self.dilation, strict=True
         )
-        self.out = [positions(*row, ceil) for row in rows]
+        self.out = [positions(n, k, s, lo, hi, d, ceil) for n, k, s, lo, hi, d in rows]
         #: Padding behind, so that every window lies within.
         self.reach = list(self.after)
         for axis, (extent, count) in enumerate(zip(extents, self.out, strict=True)):

@@ -13,7 +13,7 @@ import numpy as np
 
 from uif_tvm.ops import infer
 from uif_tvm.ops.convolution import _conv_type, _flops, conv
-from uif_tvm.ops.linear import matmul_shape, normal, product_flops
+from uif_tvm.ops.linear import array, matmul_shape, normal, product_flops
 from uif_tvm.ops.spec import (
     FLOATS,
     LOOSE,
@@ -104,8 +104,8 @@ def dynamic_quantize(x: Array) -> tuple[Array, Array, Array]:
     high, low = max(x.max(initial=0), 0), min(x.min(initial=0), 0)
     scale = np.float32((np.float32(high) - np.float32(low)) / np.float32(255))
     safe = scale if scale else np.float32(1)
-    zero = saturate(np.float32(0) - np.float32(low) / safe, 0, "uint8")
-    return saturate(x.astype(np.float32) / safe, zero, "uint8"), scale, zero
+    zero = saturate(np.asarray(np.float32(0) - np.float32(low) / safe), 0, "uint8")
+    return saturate(x.astype(np.float32) / safe, zero, "uint8"), np.asarray(scale), zero
 
 
 def _shifted(x: Array, zero: Array | None, axis: int) -> Array:
@@ -342,16 +342,18 @@ def _quantized() -> Iterable[Case]:
     x = normal(3, 4) * 40
     x[0, 0], x[0, 1], x[1, 0] = 1e9, -1e9, 2.5
     yield Case("uint8", (x, np.float32(0.5), np.uint8(100)))
-    yield Case("int8-no-zero-point", (x, np.float32([0.25]), None), {"dtype": "int8"})
-    vector = np.abs(normal(4, seed=1)) + 0.1, np.int8([0, -5, 7, 1])
+    yield Case("int8-no-zero-point", (x, array("float32", [0.25]), None), {"dtype": "int8"})
+    vector = np.abs(normal(4, seed=1)) + 0.1, array("int8", [0, -5, 7, 1])
     yield Case("per-axis", (x, *vector), {"axis": -1, "dtype": "int8"})
     blocks = np.abs(normal(3, 2, seed=2)) + 0.1, np.zeros((3, 2), np.int8)
     yield Case("blocks", (x, *blocks), {"axis": 1, "block_size": 2, "dtype": "int8"})
     yield Case("4-bit", (x, np.float32(1), None), {"dtype": "int8", "low": -8, "high": 7})
     yield Case(
-        "ties", (np.float32([0.5, 1.5, 2.5, -0.5, -1.5]), np.float32(1), None), {"dtype": "int8"}
+        "ties",
+        (array("float32", [0.5, 1.5, 2.5, -0.5, -1.5]), np.float32(1), None),
+        {"dtype": "int8"},
     )
-    infinite = np.float32([np.inf, -np.inf, 0])
+    infinite = array("float32", [np.inf, -np.inf, 0])
     yield Case("infinite", (infinite, np.float32(0.1), np.int16(3)), {"dtype": "int16"})
     half = x.clip(-100, 100).astype(np.float16)
     yield Case("float16", (half, np.float16(0.5), np.uint8(100)))
@@ -359,8 +361,8 @@ def _quantized() -> Iterable[Case]:
 
 def _dequantized() -> Iterable[Case]:
     yield Case("uint8", (_bytes(3, 4), np.float32(0.5), np.uint8(100)))
-    yield Case("int32", (np.int32([-(2**20), 5]), np.float32([0.1]), None))
-    vector = normal(4, seed=1), np.int8([0, -5, 7, 1])
+    yield Case("int32", (array("int32", [-(2**20), 5]), array("float32", [0.1]), None))
+    vector = normal(4, seed=1), array("int8", [0, -5, 7, 1])
     yield Case("per-axis", (_bytes(3, 4, dtype="int8"), *vector), {"axis": -1})
     blocks = normal(3, 2, seed=2), np.ones((3, 2), np.uint8)
     yield Case("blocks-uneven", (_bytes(3, 5), *blocks), {"axis": 1, "block_size": 3})
@@ -371,13 +373,13 @@ def _dequantized() -> Iterable[Case]:
 def _requantized() -> Iterable[Case]:
     x = np.random.default_rng(0).integers(-(2**16), 2**16, (2, 3, 4)).astype(np.int32)
     yield Case("tensor", (x, np.float32(1e-3), np.float32(0.5), np.uint8(128)), {"dtype": "uint8"})
-    scales = np.float32([1e-3, 2e-3, 5e-4])
+    scales = array("float32", [1e-3, 2e-3, 5e-4])
     yield Case("per-axis", (x, scales, np.float32(0.4), np.int8(-3)), {"axis": 1})
 
 
 def _dynamic() -> Iterable[Case]:
     yield Case("both-signs", (normal(3, 4),))
-    yield Case("positive", (np.float32([1, 2, 5]),))
+    yield Case("positive", (array("float32", [1, 2, 5]),))
     yield Case("zeros", (np.zeros((2, 2), np.float32),))
 
 
@@ -402,7 +404,7 @@ def _qmatmuls() -> Iterable[Case]:
     a, b = _bytes(5, 7), _bytes(7, 4, seed=1, dtype="int8")
     scales = np.float32(0.02), np.uint8(120), b, np.float32(0.01), np.int8(2)
     yield Case("tensor", (a, *scales, np.float32(0.05), np.uint8(100)))
-    columns = np.float32([0.01, 0.02, 0.03, 0.005]), np.int8([0, 1, -4, 3])
+    columns = array("float32", [0.01, 0.02, 0.03, 0.005]), array("int8", [0, 1, -4, 3])
     yield Case(
         "per-column", (a, np.float32(0.02), np.uint8(3), b, *columns, np.float32(0.5), np.int8(0))
     )
@@ -411,10 +413,10 @@ def _qmatmuls() -> Iterable[Case]:
 def _qconvs() -> Iterable[Case]:
     x, w = _bytes(1, 3, 5, 6), _bytes(4, 3, 3, 2, seed=1, dtype="int8")
     head = x, np.float32(0.02), np.uint8(120), w
-    bias = np.int32([5, -100, 2000, 0])
+    bias = array("int32", [5, -100, 2000, 0])
     tail = (
-        np.float32([0.01, 0.02, 0.03, 0.005]),
-        np.int8([0, 0, 0, 0]),
+        array("float32", [0.01, 0.02, 0.03, 0.005]),
+        array("int8", [0, 0, 0, 0]),
         np.float32(0.1),
         np.uint8(9),
     )

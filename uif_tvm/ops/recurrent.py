@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from uif_tvm.ops.elementwise import sigmoid
-from uif_tvm.ops.linear import WIDE, exactly, normal
+from uif_tvm.ops.linear import WIDE, array, exactly, normal
 from uif_tvm.ops.spec import (
     LOOSE,
     Array,
@@ -190,6 +190,13 @@ def rnn_scan(
     return scan(projected, [_start(hidden, projected, weight)], lengths, reverse, step)
 
 
+_SCANS: Mapping[str, Callable[..., tuple[Array, ...]]] = {
+    "lstm": lstm_scan,
+    "gru": gru_scan,
+    "rnn": rnn_scan,
+}
+
+
 def per_direction(kind: str, attrs: Attrs) -> list[dict[str, Any]]:
     """Attributes of each direction's scan.
 
@@ -230,7 +237,7 @@ def per_direction(kind: str, attrs: Attrs) -> list[dict[str, Any]]:
 
 def layer(kind: str) -> Callable[..., tuple[Array, ...]]:
     """The whole layer: projections and scans, directions stacked as ONNX has it."""
-    run = {"lstm": lstm_scan, "gru": gru_scan, "rnn": rnn_scan}[kind]
+    run = _SCANS[kind]
 
     def apply(
         x: Array,
@@ -246,7 +253,8 @@ def layer(kind: str) -> Callable[..., tuple[Array, ...]]:
         for d, options in enumerate(per_direction(kind, attrs)):
             projected = x @ w[d].T
             begin = [None if state is None else state[d] for state in states]
-            held, extra = None, ()
+            held: Array | None = None
+            extra: tuple[Array | None, ...] = ()
             if bias is not None:
                 first, second = np.split(bias[d], 2)
                 if kind == "gru":
@@ -400,7 +408,7 @@ def _scan_cases(kind: str) -> Callable[[], Iterable[Case]]:
         begin = [normal(3, 6, seed=seed) for seed in range(2, 2 + states)]
         extra = {"lstm": [normal(3, 6, seed=5)], "gru": [normal(6, seed=5)], "rnn": []}[kind]
         yield Case("plain", (x, w, *[None] * states, None, *[None for _ in extra]))
-        lengths = np.int32([4, 0, 2])
+        lengths = array("int32", [4, 0, 2])
         yield Case("lengths-reverse", (x, w, *begin, lengths, *extra), {"reverse": True})
         names = {"lstm": ("hardsigmoid", "softsign", "relu"), "gru": ("sigmoid", "scaledtanh")}
         other = {
@@ -427,7 +435,7 @@ def _layer_cases(kind: str) -> Callable[[], Iterable[Case]]:
         yield Case("reverse-bias", (x, *one, biased), {"direction": "reverse"})
         begin = [normal(2, 2, 4, seed=seed) for seed in range(4, 4 + states)]
         peepholes = [normal(2, 12, seed=7)] if kind == "lstm" else []
-        every = (x, *two, normal(2, 2 * gates, seed=3), np.int32([3, 1]), *begin, *peepholes)
+        every = (x, *two, normal(2, 2 * gates, seed=3), array("int32", [3, 1]), *begin, *peepholes)
         yield Case("bidirectional-everything", every, {"direction": "bidirectional"})
         flag = {"lstm": "input_forget", "gru": "linear_before_reset"}.get(kind)
         if flag:
@@ -450,7 +458,7 @@ def _states(kind: str) -> tuple[Operand, ...]:
 
 
 def _scan(kind: str) -> OpSpec:
-    run = {"lstm": lstm_scan, "gru": gru_scan, "rnn": rnn_scan}[kind]
+    run = _SCANS[kind]
     tail = {"lstm": ("peepholes",), "gru": ("held",), "rnn": ()}[kind]
     count = len(DEFAULTS[kind])
     return OpSpec(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from uif_tvm.ops import infer
-from uif_tvm.ops.linear import exactly, normal
+from uif_tvm.ops.linear import array, exactly, normal
 from uif_tvm.ops.spec import (
     LOOSE,
     Array,
@@ -283,8 +283,8 @@ def _affines() -> Iterable[Case]:
 
 def _regions() -> Iterable[Case]:
     x = normal(2, 3, 8, 9)
-    rois = np.float32([[0, 0, 4, 5], [1.5, 2, 7.25, 7], [-3, -2, 2, 2], [3, 3, 3.2, 3.1]])
-    index = np.int64([0, 1, 1, 0])
+    rois = array("float32", [[0, 0, 4, 5], [1.5, 2, 7.25, 7], [-3, -2, 2, 2], [3, 3, 3.2, 3.1]])
+    index = array("int64", [0, 1, 1, 0])
     yield Case("adaptive", (x, rois, index), {"output_size": (2, 3)})
     fixed = {"output_size": (3, 2), "sampling_ratio": 2, "spatial_scale": 0.5}
     yield Case("fixed-ratio", (x, rois, index), fixed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from uif_tvm.ops.linear import normal
+from uif_tvm.ops.linear import array, normal
 from uif_tvm.ops.spec import (
     Array,
     Attribute,
@@ -74,11 +74,17 @@ def non_max_suppression(
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
-def non_max_suppression_padded(*operands: Array | None, centred: bool) -> tuple[Array, Array]:
+def non_max_suppression_padded(
+    boxes: Array,
+    scores: Array,
+    most: Array | None,
+    iou: Array | None,
+    lowest: Array | None,
+    centred: bool,
+) -> tuple[Array, Array]:
     """The rows of :func:`non_max_suppression`, filled up with -1, and how many there are."""
-    rows = non_max_suppression(*operands, centred=centred)  # type: ignore[arg-type]
-    scores = operands[1]
-    total = 0 if scores is None else scores.size
+    rows = non_max_suppression(boxes, scores, most, iou, lowest, centred)
+    total = scores.size
     filled = np.full((total, 3), -1, np.int64)
     filled[: len(rows)] = rows
     return filled, np.array([len(rows)], np.int64)
@@ -136,9 +142,9 @@ def _suppressed() -> Iterable[Case]:
     corner = rng.random((2, 7, 2)).astype(np.float32)
     boxes = np.concatenate([corner, corner + rng.random((2, 7, 2)).astype(np.float32)], -1)
     scores = rng.random((2, 3, 7)).astype(np.float32)
-    limits = np.int64([3]), np.float32([0.4])
+    limits = array("int64", [3]), array("float32", [0.4])
     yield Case("plain", (boxes, scores, *limits, None))
-    yield Case("score-limit", (boxes, scores, *limits, np.float32([0.5])))
+    yield Case("score-limit", (boxes, scores, *limits, array("float32", [0.5])))
     yield Case("centred", (boxes, scores, *limits, None), {"centred": True})
     yield Case("none-asked", (boxes, scores, None, None, None))
     flipped = boxes[..., [2, 3, 0, 1]]
@@ -147,7 +153,7 @@ def _suppressed() -> Iterable[Case]:
 
 def _pooled() -> Iterable[Case]:
     x = normal(2, 3, 8, 9)
-    rois = np.float32([[0, 0, 0, 4, 5], [1, 1, 2, 7, 7], [1, 3, 3, 3, 3], [0, 12, 2, 30, 4]])
+    rois = array("float32", [[0, 0, 0, 4, 5], [1, 1, 2, 7, 7], [1, 3, 3, 3, 3], [0, 12, 2, 30, 4]])
     yield Case("plain", (x, rois), {"pooled_size": (2, 3), "spatial_scale": 1.0})
     yield Case("scaled", (x, rois), {"pooled_size": (3, 3), "spatial_scale": 0.5})
 

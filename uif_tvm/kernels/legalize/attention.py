@@ -28,7 +28,8 @@ def _linear_attention(bb: BlockBuilder, call: Call) -> Expr:
     nothing = make_constant(np.zeros(1, numpy_dtype(type_of(operands[0]).dtype)))
     given = [nothing if operand is None else operand for operand in operands]
     given += [nothing] * (6 - len(given))
-    function = attention.linear_attention(*map(type_of, given), scale=attrs["scale"])
+    query, key, value, state, decay, beta = map(type_of, given)
+    function = attention.linear_attention(query, key, value, state, decay, beta, attrs["scale"])
     return call_function(bb, function, given, call.ty, "linear_attention")
 
 
