@@ -159,6 +159,7 @@ def summarise(rows: list[Row]) -> dict[str, Any]:
     return {
         "passed": counts["passed"],
         "total": sum(counts.values()) - counts["skipped"],
+        "native_or_composed": ways["native"] + ways["composed"],
         **{way: ways[way] for way in ("native", "composed", "host")},
         **{kind: counts[kind] for kind in ("wrong", "refused", "failed", "crashed", "skipped")},
     }

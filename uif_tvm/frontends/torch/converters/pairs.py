@@ -10,7 +10,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from uif_tvm.frontends.torch.emitter import Dim, Emitter, is_tensor
-from uif_tvm.frontends.torch.pairs import COMPLEX, PARTS, Pair
+from uif_tvm.frontends.torch.pairs import COMPLEX, PARTS, Pair, is_complex
 from uif_tvm.frontends.torch.registry import RefusedError, converts
 
 
@@ -98,6 +98,14 @@ def _part(cx: Emitter, x: Pair, which: int) -> relax.Expr:
     shape = _shape(x)
     picked = relax.op.strided_slice(x.expr, [len(shape)], [which], [which + 1])
     return cx.reshape(cx.emit(picked), shape)
+
+
+@converts("aten._to_copy.default", complex_numbers=True)
+def to_copy(cx: Emitter, x: Any, *_: Any) -> Any:
+    """Other precision, or a real tensor as a complex one; the other way loses a part."""
+    if not is_complex(cx.out):
+        raise RefusedError("dropping the imaginary part is left to the host")
+    return _made(cx, _parts(cx, x)[0])
 
 
 @converts("aten._conj.default", "aten._conj_physical.default", complex_numbers=True)
