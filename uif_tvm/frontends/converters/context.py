@@ -198,7 +198,11 @@ class NodeContext:
     def static(self, shape: Sequence[Dim]) -> tuple[int, ...]:
         """The dimensions as integers; declines when one is settled at run time only."""
         if not all(isinstance(dim, int) for dim in shape):
-            raise Unsupported("a dimension depends on the data")
+            named = ", ".join(str(dim) for dim in shape if not isinstance(dim, int))
+            raise Unsupported(
+                f"it needs a fixed extent, and {named} is known at run time only",
+                "leave the axis it comes from out of dynamic_shapes, so that the example fixes it",
+            )
         return tuple(int(dim) for dim in shape)
 
     def dtype(self, index: int) -> str:
