@@ -29,31 +29,6 @@ def _elementwise_loop(
     return te.extern([a.shape], [a, b], build, dtype=[a.dtype], name=name, tag=name)
 
 
-def power(base: te.Tensor, exponent: te.Tensor) -> te.Tensor:
-    """Wrapping integer power by squaring; negative exponents give 1, -1 or 0.
-
-    Both tensors have one shape and one integer dtype.
-    """
-    dtype = str(base.dtype)
-    zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
-
-    def body(a: Any, b: Any, state: Any) -> Any:
-        state[0], state[1], state[2] = one, a, b
-        with T.While(state[2] > zero):
-            odd = tirx.bitwise_and(state[2], one) == one
-            state[0] = tirx.Select(odd, state[0] * state[1], state[0])
-            state[1] = state[1] * state[1]
-            state[2] = tirx.shift_right(state[2], one)
-        if dtype.startswith("uint"):
-            return state[0]
-        minus = tirx.const(-1, dtype)
-        alternating = tirx.Select(tirx.bitwise_and(b, one) == one, minus, one)
-        inverse = tirx.Select(a == one, one, tirx.Select(a == minus, alternating, zero))
-        return tirx.Select(b < zero, inverse, state[0])
-
-    return _elementwise_loop(base, exponent, body, "int_power")
-
-
 def greatest_common_divisor(a: te.Tensor, b: te.Tensor) -> te.Tensor:
     """Euclid's algorithm on magnitudes; the divisor of 0 and 0 is 0."""
     dtype = str(a.dtype)
