@@ -232,12 +232,14 @@ SPECS = (
         flops=2,
         decompose=lambda b, operands, attrs: _below(b, operands[0], b.op("multiply", *operands)),
         cases=lambda: (
-            Case("scalar", (np.float32([-2, -0.0, 3, np.nan, -np.inf]), np.float32(0.25))),
+            Case(
+                "scalar", (np.array([-2, -0.0, 3, np.nan, -np.inf], np.float32), np.float32(0.25))
+            ),
             Case(
                 "per-channel",
                 (
                     np.linspace(-4, 4, 2 * 3 * 5, dtype=np.float32).reshape(2, 3, 5),
-                    np.float32([[0.5], [-1], [0]]),
+                    np.array([[0.5], [-1], [0]], np.float32),
                 ),
             ),
             Case("zero-size", (np.empty((0, 3), np.float32), np.ones(3, np.float32))),

@@ -173,9 +173,17 @@ SPECS = (
         dtypes=("bool",),
         cases=lambda: (
             Case(
-                "nan", (np.array([True, False]), np.float32([np.nan, 1]), np.float32([2, np.nan]))
+                "nan",
+                (
+                    np.array([True, False]),
+                    np.array([np.nan, 1], np.float32),
+                    np.array([2, np.nan], np.float32),
+                ),
             ),
-            Case("broadcast", (np.array([[True], [False]]), np.float32([1, 2, 3]), np.float32(9))),
+            Case(
+                "broadcast",
+                (np.array([[True], [False]]), np.array([1, 2, 3], np.float32), np.float32(9)),
+            ),
         ),
     ),
     OpSpec(
@@ -187,9 +195,13 @@ SPECS = (
         relax="relax.astype",
         dtypes=ALL,
         cases=lambda: (
-            Case("float-to-int", (np.float32([-1.9, 1.9, 0.0, 100.5]),), {"dtype": "int32"}),
-            Case("int-to-bool", (np.int32([0, 2, -1]),), {"dtype": "bool"}),
-            Case("narrow", (np.float32([1e-8, 65504, 1e6, np.nan]),), {"dtype": "float16"}),
+            Case(
+                "float-to-int", (np.array([-1.9, 1.9, 0.0, 100.5], np.float32),), {"dtype": "int32"}
+            ),
+            Case("int-to-bool", (np.array([0, 2, -1], np.int32),), {"dtype": "bool"}),
+            Case(
+                "narrow", (np.array([1e-8, 65504, 1e6, np.nan], np.float32),), {"dtype": "float16"}
+            ),
         ),
     ),
 )

@@ -115,7 +115,7 @@ SPECS = (
         dtypes=INTS,
         flops=1,
         cases=lambda: (
-            Case("last", (np.array([1, -1, 7]), np.float32([0, 5])), {"depth": 3}),
+            Case("last", (np.array([1, -1, 7]), np.array([0, 5], np.float32)), {"depth": 3}),
             Case("first", (np.array([[1, 0]]), np.array([2, 3])), {"depth": 2, "axis": 0}),
         ),
         source="ONNX OneHot-11",

@@ -58,7 +58,7 @@ def take(x: Array, indices: Array, axis: int) -> Array:
 
 def gather_elements(x: Array, indices: Array, axis: int) -> Array:
     """``out[i][j] = x[indices[i][j]][j]`` for axis 0; ``indices`` may be smaller elsewhere."""
-    at = list(np.indices(indices.shape))
+    at: list[Array] = list(np.indices(indices.shape))
     at[axis] = _clamped(indices, x.shape[axis])
     return x[tuple(at)]
 
@@ -198,7 +198,7 @@ def _scatter_cases() -> Iterable[Case]:
         yield Case(f"duplicates-{fold}", (x, at, new), {"axis": 0, "reduction": fold})
     yield Case("columns", (x, np.array([[3], [-4], [1]]), new.reshape(3, 2)), {"axis": -1})
     yield Case("none", (x, np.empty((0, 4), np.int64), np.empty((0, 4), np.float32)))
-    nan = np.float32([[np.nan, 1, np.nan]])
+    nan = np.array([[np.nan, 1, np.nan]], np.float32)
     yield Case("nan", (x, np.array([[0, 0, 1]]), nan), {"reduction": "max"})
     yield Case("integers", (np.arange(4), np.array([1, 1]), np.array([5, 6])), {"reduction": "add"})
 
@@ -208,7 +208,9 @@ def _scatter_tuple_cases() -> Iterable[Case]:
     at = np.array([[0], [-1], [0]])
     for fold in REDUCTIONS:
         yield Case(f"rows-{fold}", (x, at, rows), {"reduction": fold})
-    yield Case("elements", (x, np.array([[1, 1], [-1, -1], [7, 0]]), np.float32([5, 6, 7])))
+    yield Case(
+        "elements", (x, np.array([[1, 1], [-1, -1], [7, 0]]), np.array([5, 6, 7], np.float32))
+    )
     yield Case("none", (x, np.empty((0, 1), np.int64), np.empty((0, 3), np.float32)))
 
 
@@ -223,9 +225,9 @@ def _index_cases() -> Iterable[Case]:
 def _index_put_cases() -> Iterable[Case]:
     x = box(3, 4)
     rows, columns = np.array([0, -1, 0]), np.array([1, 2, 1])
-    yield Case("elements", (x, np.float32([7, 8, 9]), rows, columns), {"axes": (0, 1)})
+    yield Case("elements", (x, np.array([7, 8, 9], np.float32), rows, columns), {"axes": (0, 1)})
     yield Case("add", (x, np.float32(1), rows, columns), {"axes": (0, 1), "accumulate": True})
-    yield Case("rows", (x, np.float32([[1], [2], [3]]), rows), {"axes": (0,)})
+    yield Case("rows", (x, np.array([[1], [2], [3]], np.float32), rows), {"axes": (0,)})
 
 
 def _writes(types: Types, results: Sequence[TensorType], attrs: Attrs) -> float:

@@ -111,7 +111,9 @@ def _float_cases() -> Iterable[Case]:
     yield Case("first-and-last", (x,), {"axis": (0, 2)})
     yield Case("middle", (x,), {"axis": (1,)})
     yield Case("no-axes", (x,), {"axis": ()})
-    special = np.float32([[np.nan, 1, 2], [np.inf, 3, -np.inf], [-np.inf] * 3, [1e30, 1e-40, 0]])
+    special = np.array(
+        [[np.nan, 1, 2], [np.inf, 3, -np.inf], [-np.inf] * 3, [1e30, 1e-40, 0]], np.float32
+    )
     yield Case("special-values", (special,), {"axis": (1,)})
     yield Case("size-1", (x[:, :1],), {"axis": (1,)})
     yield Case("scalar", (np.float32(-1.5),))
@@ -133,8 +135,12 @@ def _with_integers() -> Iterable[Case]:
 
 
 def _positive_cases() -> Iterable[Case]:
-    yield Case("rows", (np.float32([[1, 2, 3], [0, 0, 0], [np.inf, 1, 2]]),), {"axis": (1,)})
-    yield Case("negative-sum", (np.float32([[-1, -2]]),), {"axis": (-1,), "keepdims": True})
+    yield Case(
+        "rows", (np.array([[1, 2, 3], [0, 0, 0], [np.inf, 1, 2]], np.float32),), {"axis": (1,)}
+    )
+    yield Case(
+        "negative-sum", (np.array([[-1, -2]], np.float32),), {"axis": (-1,), "keepdims": True}
+    )
     yield Case("nothing-to-fold", (np.empty((2, 0), np.float32),), {"axis": (1,)})
     yield Case("integers", (np.array([[7, 9]], np.int64),), {"axis": (1,)})
 
@@ -148,13 +154,13 @@ def _truth_cases() -> Iterable[Case]:
 
 
 def _position_cases() -> Iterable[Case]:
-    x = np.float32([[3, 1, 3], [np.nan, 5, np.nan], [-np.inf, np.inf, np.inf]])
+    x = np.array([[3, 1, 3], [np.nan, 5, np.nan], [-np.inf, np.inf, np.inf]], np.float32)
     for last in (False, True):
         more = {"select_last_index": last}
         yield Case(f"ties-{last}", (x,), {"axis": 1, **more})
         yield Case(f"negative-axis-{last}", (x[:1],), {"axis": -2, "keepdims": True, **more})
         yield Case(f"flattened-{last}", (x[:, 1:],), more)
-        yield Case(f"integers-{last}", (np.int32([[2, -5, 2, -5]]),), {"axis": 1, **more})
+        yield Case(f"integers-{last}", (np.array([[2, -5, 2, -5]], np.int32),), {"axis": 1, **more})
 
 
 # -- decompositions ----------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def _comparisons(types: Types, results: Sequence[TensorType], attrs: Attrs) -> f
 
 
 def _cases(**attrs: Any) -> Iterable[Case]:
-    x = np.float32([[3, 1, 3, np.nan, -np.inf], [np.inf, -0.0, 0.0, 2, 2]])
+    x = np.array([[3, 1, 3, np.nan, -np.inf], [np.inf, -0.0, 0.0, 2, 2]], np.float32)
     for name in ("descending", "largest"):
         if name in attrs:
             settings = {key: value for key, value in attrs.items() if key != name}
@@ -174,14 +174,14 @@ SPECS = (
                 Case(
                     f"right-{right}",
                     (
-                        np.float32([-1, 0, 0, 2.5]),
-                        np.float32([[-2, 0], [1, 9], [2.5, np.nan], [np.inf, -np.inf]]),
+                        np.array([-1, 0, 0, 2.5], np.float32),
+                        np.array([[-2, 0], [1, 9], [2.5, np.nan], [np.inf, -np.inf]], np.float32),
                     ),
                     {"right": right},
                 )
                 for right in (False, True)
             ),
-            Case("no-boundaries", (np.empty(0, np.float32), np.float32([1, 2]))),
+            Case("no-boundaries", (np.empty(0, np.float32), np.array([1, 2], np.float32))),
         ),
         source="PyTorch searchsorted, bucketize",
     ),
@@ -192,7 +192,7 @@ SPECS = (
         dtypes=ALL,
         data_dependent=True,
         cases=lambda: (
-            Case("matrix", (np.float32([[0, 1, np.nan], [2, 0, 0]]),)),
+            Case("matrix", (np.array([[0, 1, np.nan], [2, 0, 0]], np.float32),)),
             Case("none", (np.zeros((2, 2), bool),)),
             Case("scalar", (np.array(5),)),
         ),

@@ -57,7 +57,7 @@ def _sorted(*results: str) -> Legalizer:
             return call
         _, (x,), attrs = found
         axis = attrs["axis"] % max(len(x.ty.shape), 1)
-        descending = attrs.get("largest", attrs.get("descending"))
+        descending = bool(attrs.get("largest", attrs.get("descending")))
         ordered = bb.emit(
             bb.call_te(
                 lambda data: sorting.sort(data, axis, descending), x, primfunc_name_hint="sort"
