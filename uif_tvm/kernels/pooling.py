@@ -138,20 +138,17 @@ def max_pool_with_indices(
     dtype, sizes = str(x.dtype), x.shape[2:]
     axes = range(len(sizes))
 
-    def nan(value: Any) -> Any:
-        return is_nan(value) if "float" in dtype else tirx.const(False, "bool")
-
     def fold(a: Any, b: Any) -> tuple[Any, Any]:
-        # Flat positions tell which came first, in whatever order the window is walked.
-        later = a[0] < b[0]
-        ahead, behind = tirx.Select(later, a[1], b[1]), tirx.Select(later, b[1], a[1])
-        taken = tirx.any(behind > ahead, nan(behind), tirx.Select(later, a[0], b[0]) < 0)
-        take_b = tirx.Select(later, taken, tirx.Not(taken))
-        return tirx.Select(take_b, b[0], a[0]), tirx.Select(take_b, b[1], a[1])
+        # Flat positions tell which came first, in whatever order the window is walked. One Select
+        # per result: chains of boolean ones over many taps keep LLVM busy for minutes.
+        pick = tirx.Or(a[1] > b[1], tirx.And(a[1] == b[1], a[0] < b[0]))
+        if "float" in dtype:
+            last = tirx.And(is_nan(a[1]), tirx.Or(tirx.Not(is_nan(b[1])), a[0] > b[0]))
+            pick = tirx.Or(last, tirx.And(tirx.Not(is_nan(b[1])), pick))
+        return tirx.Select(pick, a[0], b[0]), tirx.Select(pick, a[1], b[1])
 
-    best = te.comm_reducer(
-        fold, lambda _i, _v: (tirx.const(-1, "int64"), _lowest(dtype)), name="arg_max"
-    )
+    nowhere = tirx.const(2**63 - 1, "int64")
+    best = te.comm_reducer(fold, lambda _i, _v: (nowhere, _lowest(dtype)), name="arg_max")
     taps = _taps(geometry.kernel)
 
     def flat(places: Sequence[Any], order: Any) -> Any:
@@ -164,7 +161,7 @@ def max_pool_with_indices(
         places = _places(geometry, out, taps)
         inside = _inside(places, sizes)
         value = tirx.if_then_else(inside, x(n, c, *places), _lowest(dtype))
-        position = tirx.if_then_else(inside, flat(places, axes), tirx.const(-1, "int64"))
+        position = tirx.if_then_else(inside, flat(places, axes), nowhere)
         return best((position, value), axis=taps)
 
     shape = (*x.shape[:2], *geometry.out)
