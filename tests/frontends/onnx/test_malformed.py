@@ -240,7 +240,6 @@ def test_sizes_at_run_time_are_checked(sizes: list[int]) -> None:
         lambda: None,
         7,
     ],
-    ids=str,
 )
 def test_examples_of_the_wrong_kind(example: Any) -> None:
     with pytest.raises(UifError) as caught:
