@@ -8,12 +8,13 @@ import sys
 import numpy as np
 import pytest
 import tvm
-from tvm import te, tirx
+from tvm import s_tir, te, tirx, topi
 from tvm.script import tirx as T
 
 from tests.schedules.harness import assembly, placeholder, run
 from uif_tvm.compiler import tir_pipeline
 from uif_tvm.compiler.vector_math import allow_vectors, expand_math
+from uif_tvm.kernels import movement
 
 
 def test_registering_twice_is_once() -> None:
@@ -86,3 +87,57 @@ def test_functions_with_formulas_are_vectorisable() -> None:
     allow_vectors()
     for name in ("tirx.exp", "tirx.erf", "tirx.log1p", "tirx.tanh", "tirx.sigmoid", "tirx.log"):
         assert tvm.ir.Op.get(name).get_attr("TVectorizable")
+
+
+def _reindexed(steps):
+    """A kernel that copies ``x`` through index changes, and what NumPy makes of them."""
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    source = te.placeholder(x.shape, "float32", name="x")
+    value, want = source, x
+    for name, how in steps:
+        if name == "reshape":
+            value, want = topi.reshape(value, how), want.reshape(how)
+        elif name == "roll":
+            axes = tuple(range(want.ndim))
+            value = movement.roll(value, [how] * want.ndim, axes)
+            want = np.roll(want, [how] * want.ndim, axes)
+        else:
+            first, last = how
+            value = topi.strided_slice(value, [0, first], [want.shape[0], last], [1, 1])
+            want = want[:, first:last]
+    func = te.create_prim_func([source, value])
+    schedule = s_tir.Schedule(func)
+    for block in schedule.get_child_blocks(schedule.get_sblock("root"))[:-1]:
+        schedule.compute_inline(block)
+    return schedule.mod["main"], x, want
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [("reshape", (4, 4, 4)), ("roll", -1), ("reshape", (64,))],
+        [("reshape", (2, 8, 4)), ("roll", 3), ("reshape", (8, 8)), ("roll", 1)],
+        [("slice", (2, 6)), ("reshape", (32,))],
+        [("reshape", (16, 4)), ("slice", (1, 4)), ("reshape", (6, 8)), ("slice", (3, 8))],
+        [("reshape", (4, 16)), ("slice", (5, 13)), ("reshape", (2, 16)), ("roll", -3)],
+    ],
+    ids=lambda steps: "-".join(name for name, _ in steps),
+)
+def test_offsets_inside_divisions_survive_flattening(steps):
+    func, x, want = _reindexed(steps)
+    built = tirx.build(
+        tvm.IRModule({"main": func.with_attr("global_symbol", "main")}),
+        target="llvm",
+        pipeline=tir_pipeline.register(),
+    )
+    out = tvm.runtime.empty(want.shape, "float32")
+    built["main"](tvm.runtime.tensor(x), out)
+    np.testing.assert_array_equal(out.numpy(), want)
+
+
+def test_guards_leave_no_trace():
+    func, _, _ = _reindexed([("reshape", (4, 4, 4)), ("roll", -1), ("reshape", (64,))])
+    mod = tvm.IRModule({"main": func})
+    guarded = tir_pipeline.guard_shifts()(mod)
+    assert "& -1" in guarded["main"].script()
+    assert "& -1" not in tir_pipeline.release_shifts()(guarded)["main"].script()

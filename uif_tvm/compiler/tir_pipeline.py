@@ -66,7 +66,9 @@ def _lower() -> Any:
             block.StmtSimplify(),
             block.AnnotateIrregularLoop(),
             block.LowerOpaqueBlock(),
+            guard_shifts(),
             plain.FlattenBuffer(),
+            release_shifts(),
             plain.BF16ComputeLegalize(),
             plain.NarrowDataType(32),
             block.LoopPartition(),
@@ -86,6 +88,76 @@ def _lower() -> Any:
             plain.BF16StorageLegalize(),
         ]
     )
+
+
+def guard_shifts() -> Any:
+    """The pass: ``x[(i + c) // n]  ->  x[((i + c) & -1) // n]`` where n does not divide c.
+
+    Flattening normalises indices as sums of loop parts (TVM's ``IterMapSimplify``), and loses
+    offsets that end inside a division: ``(i % 8 + 2) // 4`` becomes ``(i + 2) % 8 // 4``. So a
+    roll or a slice between two reshapes reads other elements once the three are one kernel. An
+    operation that it does not know makes it leave the index alone; :func:`release_shifts` takes
+    that away again.
+    """
+    import tvm_ffi
+    from tvm import ir, tirx
+
+    def guard(node: Any) -> Any:
+        divisor = int(node.b.value) if isinstance(node.b, tirx.IntImm) else 0
+        term = offset(node.a)
+        if term % divisor == 0 if divisor else term == 0:
+            return node
+        return type(node)(tirx.bitwise_and(node.a, tirx.const(-1, str(node.a.ty.dtype))), node.b)
+
+    def indices(access: Any) -> Any:
+        changed = [
+            tvm_ffi.structural_map(index, [(tirx.FloorDiv, guard), (tirx.FloorMod, guard)])
+            for index in access.indices
+        ]
+        if isinstance(access, ir.TensorLoad):
+            return tirx.BufferLoad(access.source, changed)
+        return tirx.BufferStore(access.buffer, access.value, changed)
+
+    return _body_pass("uif.GuardShifts", [(ir.TensorLoad, indices), (tirx.BufferStore, indices)])
+
+
+def release_shifts() -> Any:
+    """The pass: ``x & -1  ->  x``."""
+    from tvm import tirx
+
+    def release(node: Any) -> Any:
+        mask = node.b
+        return node.a if isinstance(mask, tirx.IntImm) and int(mask.value) == -1 else node
+
+    return _body_pass("uif.ReleaseShifts", [(tirx.BitwiseAnd, release)])
+
+
+def offset(index: Any) -> int:
+    """The constant term of an index expression, as far as sums and products show it."""
+    from tvm import tirx
+
+    if isinstance(index, tirx.IntImm):
+        return int(index.value)
+    if isinstance(index, tirx.Add):
+        return offset(index.a) + offset(index.b)
+    if isinstance(index, tirx.Sub):
+        return offset(index.a) - offset(index.b)
+    if isinstance(index, tirx.Mul):
+        for term, factor in ((index.a, index.b), (index.b, index.a)):
+            if isinstance(factor, tirx.IntImm):
+                return offset(term) * int(factor.value)
+    return 0
+
+
+def _body_pass(name: str, rewrites: list[tuple[Any, Any]]) -> Any:
+    import tvm_ffi
+    from tvm import tirx
+
+    @tirx.transform.prim_func_pass(opt_level=0, name=name)
+    def run(func: Any, _mod: Any, _ctx: Any) -> Any:
+        return func.with_body(tvm_ffi.structural_map(func.body, rewrites))
+
+    return run
 
 
 def keep_locals() -> Any:
