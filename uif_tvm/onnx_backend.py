@@ -154,7 +154,7 @@ class UifBackend(Backend):  # type: ignore[misc]
 
         Args:
             model: the model.
-            device: ONNX's ``"CPU"`` or ``"CUDA:0"``, or any target id of ours.
+            device: a device as ONNX writes it (``"CPU"``), or any target id of ours.
             kwargs: ``optimize_level``, ``fallback_mode``, ``cache_dir``, ``dynamic_shapes`` (see
                 :func:`uif_tvm.export`), ``threads`` (see :func:`uif_tvm.load`).
 

@@ -30,7 +30,9 @@ def test_finish_is_plain_data_with_the_header_first():
     }
     assert again["decisions"][1]["gain_us"] is None
     assert again["kernels"][0]["ops"] == ["a", "b"]
-    assert again["placement"] == [{"op": "conv", "where": "native", "count": 3, "reason": ""}]
+    assert again["placement"] == [
+        {"op": "conv", "where": "native", "count": 3, "reason": "", "estimated_us": 0.0}
+    ]
     assert (again["passes"], again["notes"]) == (["fuse"], ["note"])
     assert again["memory"] == {"weights": 12}
 

@@ -8,7 +8,7 @@ import scipy.special
 from tvm import te
 
 from tests.schedules.harness import placeholder, run
-from uif_tvm.kernels import norm
+from uif_tvm.kernels import norm, reduce
 
 
 @pytest.mark.parametrize("dims", [(3, 7), (2, 5, 70)])
@@ -49,7 +49,7 @@ def test_layer_norm_keeps_digits_of_rows_with_a_large_mean(width: int) -> None:
 def test_half_precision_rows_accumulate_in_single() -> None:
     x = np.full((2, 4096), 1.0, "float16")
     a = placeholder(*x.shape, dtype="float16")
-    func = te.create_prim_func([a, norm.reduce_rows(a, [1], False, norm.SUM)])
+    func = te.create_prim_func([a, reduce.reduce_rows(a, [1], False, norm.SUM)])
     np.testing.assert_array_equal(run(func, [x], (2,), "float16"), [4096, 4096])
 
 
@@ -59,9 +59,9 @@ def test_reductions(axes: list[int], keepdims: bool) -> None:
     x = np.random.default_rng(2).standard_normal((3, 7, 17)).astype("float32")
     a = placeholder(*x.shape)
     for build, meaning in (
-        (lambda: norm.reduce_rows(a, axes, keepdims, norm.SUM, mean=True), np.mean),
-        (lambda: norm.reduce_rows(a, axes, keepdims, norm.MINIMUM), np.min),
-        (lambda: norm.variance(a, axes, keepdims), np.var),
+        (lambda: reduce.reduce_rows(a, axes, keepdims, norm.SUM, mean=True), np.mean),
+        (lambda: reduce.reduce_rows(a, axes, keepdims, norm.MINIMUM), np.min),
+        (lambda: reduce.variance(a, axes, keepdims), np.var),
     ):
         expected = np.asarray(meaning(x.astype("float64"), axis=tuple(axes), keepdims=keepdims))
         result = run(te.create_prim_func([a, build()]), [x], expected.shape, "float32")
@@ -78,5 +78,5 @@ def test_extremes_keep_nan_and_infinities(width: int, reducer: norm.Reducer, mea
     x[3, 0] = np.nan
     x[4, -1] = np.nan
     a = placeholder(*x.shape)
-    func = te.create_prim_func([a, norm.reduce_rows(a, [1], False, reducer)])
+    func = te.create_prim_func([a, reduce.reduce_rows(a, [1], False, reducer)])
     np.testing.assert_array_equal(run(func, [x], (5,), "float32"), meaning(x, axis=1))

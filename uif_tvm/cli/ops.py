@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -122,7 +123,7 @@ def describe(spec: OpSpec) -> dict[str, Any]:
 
 
 def _composed_of(spec: OpSpec) -> list[str]:
-    """The operators that the decomposition of the first case that has one consists of."""
+    """The operators that the decompositions of the operator's cases consist of."""
     from uif_tvm.errors import UifError
     from uif_tvm.ops.build import NumpyBuilder
 
@@ -132,19 +133,22 @@ def _composed_of(spec: OpSpec) -> list[str]:
     class Listing(NumpyBuilder):
         def __init__(self) -> None:
             self.names: dict[str, None] = {}
+            self.constants = False
 
         def op(self, name: str, *operands: Any, **attrs: Any) -> Any:
             self.names[name] = None
             return super().op(name, *operands, **attrs)
 
+        def const(self, value: Any, dtype: str) -> Any:
+            self.constants = True
+            return super().const(value, dtype)
+
+    listing = Listing()
     for case in spec.cases():
-        listing = Listing()
-        try:
+        with suppress(UifError):  # it does not apply to this case
             spec.decompose(listing, list(case.inputs), spec.resolve(case.attrs))
-        except UifError:
-            continue  # it does not apply to this case
-        return list(listing.names)
-    return []
+    # Such as a window function of a length that is known: nothing is left to compute.
+    return list(listing.names) or (["constants"] if listing.constants else [])
 
 
 def _source(spec: OpSpec) -> str:

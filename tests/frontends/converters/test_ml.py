@@ -52,7 +52,7 @@ def test_features() -> None:
     check_runtime(model, inputs)
     check_runtime(*ml("ArrayFeatureExtractor", [x, np.array([2, 0], np.int64)]))
     check_runtime(*ml("OneHotEncoder", [np.array([3, 7, 4], np.int64)], cats_int64s=[7, 3, 1]))
-    model, inputs = ml("FeatureVectorizer", [x, np.zeros((2, 1), np.int64)], inputdimensions=[3, 1])
+    model, inputs = ml("FeatureVectorizer", [x, np.zeros((2, 1), F)], inputdimensions=[3, 1])
     check(model, inputs, expected=[np.concatenate([x, np.zeros((2, 1), F)], 1)])
 
 

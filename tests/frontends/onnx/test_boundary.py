@@ -244,18 +244,18 @@ class TestSmallTypes:
         held = numpy_helper.from_array(values[:, :1].astype(dtype), "k")
         made = model(
             [
-                helper.make_node("Concat", ["x", "k"], ["wide"], axis=1),
-                helper.make_node("Transpose", ["wide"], ["y"]),
+                helper.make_node("Transpose", ["x"], ["y"]),
+                helper.make_node("Squeeze", ["k", "axis"], ["z"]),
             ],
             {"x": tensor(code, [2, 3])},
-            {"y": None},
-            [held],
+            {"y": None, "z": None},
+            [held, numpy_helper.from_array(np.array([1]), "axis")],
         )
         x = values.astype(dtype)
-        (y,) = engine(made, {"x": x}).run(x)
-        assert y.dtype == np.dtype(dtype)
-        want = np.concatenate([values, values[:, :1]], 1).T
-        np.testing.assert_array_equal(y.astype(np.int32), want)
+        y, z = engine(made, {"x": x}).run(x)
+        assert y.dtype == z.dtype == np.dtype(dtype)
+        np.testing.assert_array_equal(y.astype(np.int32), values.T)
+        np.testing.assert_array_equal(z.astype(np.int32), values[:, 0])
 
     def test_torch_tensors(self, engine):
         made = model(

@@ -20,7 +20,7 @@ from tests.schedules.harness import (
     run,
     scheduled,
 )
-from uif_tvm.kernels import norm
+from uif_tvm.kernels import norm, reduce
 from uif_tvm.target.spec import Machine, Refusal
 
 
@@ -61,7 +61,7 @@ def test_layer_norm_with_residual_before_and_activation_after(width: int, machin
 def test_mean_over_planes(keepdims: bool) -> None:
     x = np.random.default_rng(0).standard_normal((2, 50, 7, 7)).astype("float32")
     a = placeholder(*x.shape)
-    reduced = norm.reduce_rows(a, [2, 3], keepdims, norm.SUM, mean=True)
+    reduced = reduce.reduce_rows(a, [2, 3], keepdims, norm.SUM, mean=True)
     func = scheduled(RowKernel(), te.create_prim_func([a, reduced]))
     expected = x.astype("float64").mean((2, 3), keepdims=keepdims)
     np.testing.assert_allclose(run(func, [x], expected.shape, "float32"), expected, atol=1e-6)
