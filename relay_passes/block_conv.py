@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tvm.ir import Call
 
-from uif_tvm.kernels import conv
+from uif_tvm.kernels import blocked_conv
 from uif_tvm.kernels.layout import Window, blocks
 from uif_tvm.relax_util import make_constant, op_name, static_shape
 from uif_tvm.target.schedule import Conv2dPlan, Conv2dProblem
@@ -68,15 +68,15 @@ def convolution(rewriter: Rewriter, call: Call) -> Any:
 def _dense(
     rewriter: Rewriter, data: Any, weight: Array, problem: Conv2dProblem, plan: Conv2dPlan
 ) -> Any:
-    merged = conv.merge_groups(problem, plan.channel_block)
+    merged = blocked_conv.merge_groups(problem, plan.channel_block)
     plain = plan.in_block == 1 and len(static_shape(data) or ()) == 4 and not rewriter.twin(data)
     in_block = 1 if plain else plan.channel_block
     groups = (problem.groups, merged.groups)
-    packed = conv.pack_weight(weight, groups, in_block, plan.out_block)
+    packed = blocked_conv.pack_weight(weight, groups, in_block, plan.out_block)
     source = data if plain else rewriter.to_blocked(data, plan.channel_block).var
     kernel = rewriter.kernel(
         "conv2d",
-        conv.conv2d,
+        blocked_conv.conv2d,
         static_shape(source),
         packed.shape,
         (problem.in_channels, problem.out_channels),
@@ -94,13 +94,13 @@ def _depthwise(
     source = rewriter.to_blocked(data, plan.channel_block)
     kernel = rewriter.kernel(
         "depthwise_conv2d",
-        conv.depthwise,
+        blocked_conv.depthwise,
         source.extents,
         problem.in_channels,
         _window(problem),
         problem.dtype,
     )
-    packed = conv.pack_depthwise(weight, plan.channel_block)
+    packed = blocked_conv.pack_depthwise(weight, plan.channel_block)
     return _call(rewriter, kernel, source.var, packed, problem, plan.channel_block)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import relax
 from tvm.ir import Call
 
-from uif_tvm.kernels import pool
+from uif_tvm.kernels import blocked_pool
 from uif_tvm.kernels.layout import Window, blocks
 from uif_tvm.relax_util import op_name, static_shape
 
@@ -47,12 +47,12 @@ def pooling(rewriter: Rewriter, call: Call) -> Any:
     padding = (asked[0], asked[1], asked[2] + extra[0], asked[3] + extra[1])
     window = Window(window.kernel, strides, padding, window.dilation)
     if op_name(call) == "relax.nn.max_pool2d":
-        return _pool(rewriter, data, out_shape, "max_pool2d", pool.max_pool, window)
+        return _pool(rewriter, data, out_shape, "max_pool2d", blocked_pool.max_pool, window)
     if window.dilation != (1, 1):
         rewriter.decline("dilated average pooling")
         return None
     counted = (asked[0], asked[1], asked[2], asked[3]) if attrs.count_include_pad else (0, 0, 0, 0)
-    return _pool(rewriter, data, out_shape, "avg_pool2d", pool.avg_pool, window, counted)
+    return _pool(rewriter, data, out_shape, "avg_pool2d", blocked_pool.avg_pool, window, counted)
 
 
 def adaptive_average(rewriter: Rewriter, call: Call) -> Any:
@@ -66,7 +66,9 @@ def adaptive_average(rewriter: Rewriter, call: Call) -> Any:
         return None
     size = rows // out_shape[2], columns // out_shape[3]
     window = Window(size, size)
-    return _pool(rewriter, data, out_shape, "avg_pool2d", pool.avg_pool, window, (0, 0, 0, 0))
+    return _pool(
+        rewriter, data, out_shape, "avg_pool2d", blocked_pool.avg_pool, window, (0, 0, 0, 0)
+    )
 
 
 def mean(rewriter: Rewriter, call: Call) -> Any:
@@ -80,7 +82,7 @@ def mean(rewriter: Rewriter, call: Call) -> Any:
     plane = data.extents[2], data.extents[3]
     whole = (*data.shape[:2], *(1,) * (ndim - 2))
     window = Window(plane, plane)
-    result = _pool(rewriter, data, whole, "avg_pool2d", pool.avg_pool, window, (0, 0, 0, 0))
+    result = _pool(rewriter, data, whole, "avg_pool2d", blocked_pool.avg_pool, window, (0, 0, 0, 0))
     if len(out_shape) == ndim:
         return result
     return relax.op.reshape(rewriter.emit(result), out_shape)
@@ -188,7 +190,7 @@ def resize(rewriter: Rewriter, call: Call) -> Any:
     )
     dtype = str(data.var.ty.dtype.dtype)
     kernel = rewriter.kernel(
-        "resize2d", pool.resize, data.extents, (out_shape[2], out_shape[3]), options, dtype
+        "resize2d", blocked_pool.resize, data.extents, (out_shape[2], out_shape[3]), options, dtype
     )
     batch, count, _, _, block = data.extents
     target = (batch, count, out_shape[2], out_shape[3], block)

@@ -17,7 +17,7 @@ from uif_tvm.schedules.x86 import conv2d_tir as tir
 from uif_tvm.schedules.x86.conv2d_fused import read_fused, shape_of
 from uif_tvm.schedules.x86.conv2d_nest import ConvNest, plan_nest
 
-from uif_tvm.kernels.conv import CONV2D
+from uif_tvm.kernels.blocked_conv import CONV2D
 from uif_tvm.target.schedule import Scheduled
 from uif_tvm.target.spec import Refusal
 

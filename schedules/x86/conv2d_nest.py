@@ -15,7 +15,7 @@ from uif_tvm.schedules.x86.conv2d_tile import (
     plane_cycles,
 )
 
-from uif_tvm.kernels.conv import CHANNELS_ATTR
+from uif_tvm.kernels.blocked_conv import CHANNELS_ATTR
 from uif_tvm.kernels.layout import Window
 from uif_tvm.target.spec import Refusal, dtype_bytes
 

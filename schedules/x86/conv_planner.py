@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uif_tvm.schedules.x86.conv2d_tile import best_vectors
 
-from uif_tvm.kernels.conv import merge_groups
+from uif_tvm.kernels.blocked_conv import merge_groups
 from uif_tvm.target.schedule import Conv2dPlan, Conv2dProblem
 from uif_tvm.target.spec import Machine, Refusal
 

@@ -8,8 +8,8 @@ from uif_tvm.schedules.x86 import conv2d_tir as tir
 from uif_tvm.schedules.x86.conv2d_fused import read_fused, shape_of
 from uif_tvm.schedules.x86.conv2d_window import emit_window, plan_window
 
+from uif_tvm.kernels.blocked_pool import MAX_POOL, SUM_POOL
 from uif_tvm.kernels.layout import Window
-from uif_tvm.kernels.pool import MAX_POOL, SUM_POOL
 from uif_tvm.target.schedule import Scheduled
 from uif_tvm.target.spec import Refusal
 

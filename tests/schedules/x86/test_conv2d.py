@@ -16,7 +16,7 @@ from uif_tvm.schedules.x86.conv_planner import plan_conv2d
 
 from tests.kernels import conv_reference as reference
 from tests.schedules import harness
-from uif_tvm.kernels import conv
+from uif_tvm.kernels import blocked_conv
 from uif_tvm.kernels.layout import Window
 from uif_tvm.target.schedule import Conv2dPlan, Conv2dProblem
 from uif_tvm.target.spec import Machine, Refusal
@@ -54,18 +54,18 @@ class Case:
         return x.astype(np.float32), w.astype(np.float32)
 
     def packed(self, w: np.ndarray) -> np.ndarray:
-        plan, merged = self.plan, conv.merge_groups(self.problem, self.plan.channel_block)
+        plan, merged = self.plan, blocked_conv.merge_groups(self.problem, self.plan.channel_block)
         groups = (self.problem.groups, merged.groups)
-        return conv.pack_weight(w, groups, plan.in_block, plan.out_block)
+        return blocked_conv.pack_weight(w, groups, plan.in_block, plan.out_block)
 
     def data(self, x: np.ndarray) -> np.ndarray:
         return x if self.plan.in_block == 1 else reference.blocked(x, self.plan.channel_block)
 
     def func(self) -> tirx.PrimFunc:
         p, plan = self.problem, self.plan
-        merged = conv.merge_groups(p, plan.channel_block)
+        merged = blocked_conv.merge_groups(p, plan.channel_block)
         x, w = self.inputs()
-        return conv.conv2d(
+        return blocked_conv.conv2d(
             self.data(x).shape,
             self.packed(w).shape,
             (p.in_channels, p.out_channels),

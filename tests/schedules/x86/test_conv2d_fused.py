@@ -9,7 +9,7 @@ from uif_tvm.schedules.x86.conv2d_fused import FusedKernel, read_fused
 from uif_tvm.schedules.x86.pool import BlockedPool
 
 from tests.schedules import harness
-from uif_tvm.kernels import layout, pool
+from uif_tvm.kernels import blocked_pool, layout
 from uif_tvm.target.schedule import FAMILY_ATTR
 from uif_tvm.target.spec import Refusal
 
@@ -19,7 +19,7 @@ SHAPE = (1, 2, 3, 4, 16)
 def anchor(x: te.Tensor) -> te.Tensor:
     """A one-tap pooling anchor: the identity, as a reduction."""
     kh, kw = layout.reduce_axis(1, "kh"), layout.reduce_axis(1, "kw")
-    attrs = {FAMILY_ATTR: pool.SUM_POOL, **layout.Window((1, 1)).attrs()}
+    attrs = {FAMILY_ATTR: blocked_pool.SUM_POOL, **layout.Window((1, 1)).attrs()}
     return te.compute(
         x.shape,
         lambda n, c, h, w, lane: te.sum(x[n, c, h + kh, w + kw, lane], axis=[kh, kw]),
@@ -38,7 +38,7 @@ def test_chain_with_reuse_and_broadcast_becomes_one_expression():
     z = te.compute(y.shape, lambda n, c, h, w, i: y[n, c, h, w, i] * scale[0, c, 0, 0, i], name="z")
     out = te.compute(y.shape, lambda *i: z(*i) + z(*i) * y(*i), name="out")
     func = func_of(x, scale, out)
-    kernel = read_fused(func, (pool.SUM_POOL,))
+    kernel = read_fused(func, (blocked_pool.SUM_POOL,))
     assert isinstance(kernel, FusedKernel)
     assert len(kernel.inputs) == 1
     rng = np.random.default_rng(0)
@@ -62,7 +62,7 @@ def reshaped(y: te.Tensor) -> te.Tensor:
 @pytest.mark.parametrize("change", [shifted, reshaped])
 def test_other_followers_are_refused(change):
     x = harness.placeholder(*SHAPE)
-    refusal = read_fused(func_of(x, change(anchor(x))), (pool.SUM_POOL,))
+    refusal = read_fused(func_of(x, change(anchor(x))), (blocked_pool.SUM_POOL,))
     assert isinstance(refusal, Refusal)
     assert refusal.code == "fused-shape"
 

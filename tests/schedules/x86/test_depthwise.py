@@ -12,7 +12,7 @@ from uif_tvm.schedules.x86.depthwise import BlockedDepthwise
 
 from tests.kernels import conv_reference as reference
 from tests.schedules import harness
-from uif_tvm.kernels import conv
+from uif_tvm.kernels import blocked_conv
 from uif_tvm.kernels.layout import Window
 from uif_tvm.target.spec import Refusal
 
@@ -24,8 +24,8 @@ def build(shape, window, machine):
     rng, lanes = np.random.default_rng(5), machine.lanes("float32")
     x = rng.standard_normal(shape).astype(np.float32)
     w = rng.standard_normal((shape[1], 1, *window.kernel)).astype(np.float32)
-    data, packed = reference.blocked(x, lanes), conv.pack_depthwise(w, lanes)
-    func = harness.scheduled(RULE, conv.depthwise(data.shape, shape[1], window), machine)
+    data, packed = reference.blocked(x, lanes), blocked_conv.pack_depthwise(w, lanes)
+    func = harness.scheduled(RULE, blocked_conv.depthwise(data.shape, shape[1], window), machine)
     return func, [data, packed], reference.conv2d(x, w, window, shape[1])
 
 
@@ -74,7 +74,7 @@ def test_multiply_adds_are_vectors():
 def test_refuses_other_blocks():
     window = Window((3, 3))
     refusal = RULE.apply(
-        conv.depthwise((1, 2, 5, 5, 4), 8, window), harness.host_spec(harness.WIDE)
+        blocked_conv.depthwise((1, 2, 5, 5, 4), 8, window), harness.host_spec(harness.WIDE)
     )
     assert isinstance(refusal, Refusal)
     assert refusal.code == "layout"

@@ -8,7 +8,7 @@ from uif_tvm.schedules.x86.pool import BlockedPool
 
 from tests.kernels import conv_reference as reference
 from tests.schedules import harness
-from uif_tvm.kernels import pool
+from uif_tvm.kernels import blocked_pool
 from uif_tvm.kernels.layout import Window
 
 RULE = BlockedPool()
@@ -45,14 +45,14 @@ def blocked_shape(shape, machine):
 def test_max(name, machine):
     shape, window = CASES[name]
     x = data(shape)
-    found = run(pool.max_pool(blocked_shape(shape, machine), window), x, window, machine)
+    found = run(blocked_pool.max_pool(blocked_shape(shape, machine), window), x, window, machine)
     np.testing.assert_array_equal(found, reference.pool(x, window, np.max, -np.inf))
 
 
 def test_max_of_minus_infinity_is_minus_infinity():
     window = Window((2, 2), (2, 2), (1, 1, 1, 1))
     x = np.full((1, 16, 4, 4), -np.inf, np.float32)
-    found = run(pool.max_pool((1, 1, 4, 4, 16), window), x, window, harness.WIDE)
+    found = run(blocked_pool.max_pool((1, 1, 4, 4, 16), window), x, window, harness.WIDE)
     assert np.isneginf(found).all()
 
 
@@ -62,7 +62,7 @@ def test_mean(name, include):
     shape, window = CASES[name]
     x = data(shape)
     counted = window.padding if include else NO_PADS
-    func = pool.avg_pool(blocked_shape(shape, harness.WIDE), window, counted)
+    func = blocked_pool.avg_pool(blocked_shape(shape, harness.WIDE), window, counted)
     total = reference.pool(x, window, np.sum, 0.0)
     border = 1.0 if include else 0.0
     count = reference.pool(np.ones_like(x), window, np.sum, border)
@@ -74,6 +74,6 @@ def test_extra_pads_of_ceil_mode_do_not_count():
     # 6 columns, window 3, stride 2, ceil mode: the third window holds two real columns.
     window = Window((1, 3), (1, 2), (0, 0, 0, 1))
     x = np.ones((1, 16, 1, 6), np.float32)
-    func = pool.avg_pool((1, 1, 1, 6, 16), window, NO_PADS)
+    func = blocked_pool.avg_pool((1, 1, 1, 6, 16), window, NO_PADS)
     found = run(func, x, window, harness.WIDE)
     np.testing.assert_array_equal(found, np.ones((1, 16, 1, 3), np.float32))
