@@ -31,6 +31,17 @@ def test_levels(linear, tmp_path, level):
     assert body["bytes"] == (tmp_path / "m.uif").stat().st_size
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("y=n,4", "there is no input 'y'"), ("x=n", "1 axes are given, the input has 2")],
+)
+def test_open_axes_of_no_input_and_of_another_rank(open_linear, tmp_path, given, said):
+    result = invoke("export", open_linear, "-o", tmp_path / "m.uif", "--dynamic-shape", given)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "x: float32[batch, 4]" in result.stderr
+
+
 def test_open_dimensions_are_asked_for(open_linear, tmp_path):
     path = tmp_path / "m.uif"
     asked = invoke("export", open_linear, "-o", path)

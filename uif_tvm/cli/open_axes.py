@@ -54,10 +54,14 @@ def example_shapes(
     """A shape for each input whose axes the model and ``dynamic`` settle between them.
 
     Open axes get a small extent within their range, the same for one name.
+
+    Raises:
+        UsageError: ``dynamic`` names an input that the model lacks, or not one entry per axis.
     """
     if dynamic is None:
         return {}
     entries = {} if isinstance(dynamic, str) else dynamic
+    _check_entries(specs, entries)
     extents = {
         axis[0]: min(max(_EXAMPLE, axis[1] or 1), axis[2] or _EXAMPLE)
         for axis in (axis for axes in entries.values() for axis in axes if isinstance(axis, tuple))
@@ -77,6 +81,23 @@ def example_shapes(
         if len(shape) == len(spec.shape):
             shapes[spec.name] = tuple(shape)
     return shapes
+
+
+def _check_entries(specs: Sequence[TensorSpec], entries: Mapping[str, list[Any]]) -> None:
+    ranks = {spec.name: len(spec.shape) for spec in specs}
+    inputs = "; ".join(map(str, specs))
+    for name, axes in entries.items():
+        if name not in ranks:
+            text = f"there is no input {name!r}"
+        elif len(axes) != ranks[name]:
+            text = f"{len(axes)} axes are given, the input has {ranks[name]}"
+        else:
+            continue
+        raise UsageError(
+            f"--dynamic-shape {name}: {text}. The model's inputs are {inputs}",
+            code="UIF-USAGE-DYNAMIC",
+            hint="like --dynamic-shape x=batch:1..8,3,224,w",
+        )
 
 
 _AXIS = re.compile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +146,10 @@ def _composed_of(spec: OpSpec) -> list[str]:
 
     listing = Listing()
     for case in spec.cases():
-        with suppress(UifError):  # it does not apply to this case
+        # A decomposition may not apply to a case; the cases hold empty and extreme values, of which
+        # NumPy warns and only the names are wanted.
+        with suppress(UifError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
             spec.decompose(listing, list(case.inputs), spec.resolve(case.attrs))
     # Such as a window function of a length that is known: nothing is left to compute.
     return list(listing.names) or (["constants"] if listing.constants else [])

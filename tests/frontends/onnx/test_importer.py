@@ -54,6 +54,17 @@ def test_every_unsupported_operator_is_listed() -> None:
     assert set(rows) == {"other::Mystery", "com.microsoft::Enigma"}
     assert rows["other::Mystery"].count == 2
     assert rows["other::Mystery"].locations == ("first", "second")
+    assert "uif.register_op" in rows["other::Mystery"].hint
+    assert "fallback_mode" not in (caught.value.hint or "")  # the host knows neither
+
+
+def test_a_misspelt_operator_gets_the_name_that_was_meant() -> None:
+    from onnx import helper as h
+
+    model = build([h.make_node("Softplu", ["x"], ["y"])], {"x": (F32, [2])}, ["y"])
+    with pytest.raises(UnsupportedError) as caught:
+        import_onnx(model)
+    assert "did you mean 'Softplus'?" in caught.value.ops[0].hint
 
 
 def test_what_no_output_needs_is_not_converted() -> None:

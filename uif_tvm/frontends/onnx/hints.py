@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 _BY_OP = {
     "ZipMap": "export the scikit-learn model with options={'zipmap': False}",
     "DictVectorizer": "vectorise the dictionaries before the model",
@@ -33,7 +35,22 @@ def hint_for(op: str, reason: str) -> str:
     if name in _TEXT_OPS or "string elements" in reason:
         return "process texts before the model, or allow fallback_mode='host'"
     if domain not in ("", "ai.onnx.ml"):
-        return "register a converter for it: see uif_tvm.frontends.extension"
+        return "give the operator its meaning with uif.register_op"
+    unknown = _no_such_operator(domain, name)
+    if unknown:
+        return unknown
     if "run time" in reason:
         return "make the value a constant of the model, or allow fallback_mode='host'"
     return "allow fallback_mode='host', or register a converter"
+
+
+def _no_such_operator(domain: str, name: str) -> str:
+    """What to say of a name that ONNX does not define; empty if it does."""
+    import onnx
+
+    known = {item.name for item in onnx.defs.get_all_schemas() if item.domain == domain}
+    if name in known:
+        return ""
+    text = "the installed onnx defines no such operator"
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"{text}; did you mean {near[0]!r}?" if near else f"{text}; give it with uif.register_op"

@@ -70,10 +70,9 @@ class Notes:
             UnsupportedError: with one entry per operator and reason.
         """
         if self.refused:
-            remedy = (
-                "allow fallback_mode='host', give the operator a converter with "
-                "uif.register_op, or rewrite the model"
-            )
+            remedy = "give the operator its meaning with uif.register_op, or rewrite the model"
+            if any("fallback_mode" in hint for _, _, hint in self.refused):
+                remedy = f"allow fallback_mode='host', {remedy}"
             raise UnsupportedError(
                 [
                     UnsupportedOp(name, len(nodes), reason, tuple(nodes), hint)
