@@ -54,11 +54,14 @@ def _parts(value: Any, spec: Spec, where: str) -> Iterator[Array]:
         yield _checked(value, spec, where)
     elif isinstance(spec, SequenceSpec):
         if not isinstance(value, list | tuple) or len(value) != len(spec.items):
-            given = f"{len(value)} items" if isinstance(value, list | tuple) else "no list"
+            listed = isinstance(value, list | tuple)
+            given = f"a list of {len(value)}" if listed else "no list"
             raise InputError(
                 f"{where} is {given}, expected a list of {len(spec.items)}: {spec}",
                 code="UIF-RUN-STRUCTURE",
-                hint="export the model again with an example of this length",
+                hint="export the model again with an example of this length"
+                if listed
+                else "pass a list with one array per item",
             )
         for number, (part, item) in enumerate(zip(value, spec.items, strict=True)):
             yield from _parts(part, item, f"{where}, item {number}")

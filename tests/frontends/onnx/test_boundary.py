@@ -159,6 +159,12 @@ class TestSequences:
             with pytest.raises(InputError) as caught:
                 inserted.run(bad, x)
             assert caught.value.code == "UIF-RUN-STRUCTURE"
+        with pytest.raises(InputError, match="a list of 1, expected a list of 2") as short:
+            inserted.run([one], x)
+        assert "of this length" in short.value.hint
+        with pytest.raises(InputError, match="is no list") as bare:
+            inserted.run(one, x)
+        assert "pass a list" in bare.value.hint
         with pytest.raises(InputError, match="item 1 has shape") as caught:
             inserted.run([one, one], x)
         assert caught.value.code == "UIF-RUN-SHAPE"

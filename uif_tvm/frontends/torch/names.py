@@ -87,6 +87,6 @@ def workaround(name: str, node: fx.Node) -> str:
     if any(word in name for word in ("nonzero", "unique", "masked_select", "item", "bincount")):
         return "the size of the result depends on the data; use torch.where with a fixed size"
     if name.startswith(("aten.", "prims.")):
-        return "rewrite the model with supported operators"
+        return "allow fallback_mode='host', or rewrite the model with supported operators"
     remedy = "give the operator a converter with uif.register_op"
     return "; ".join(filter(None, (remedy, broken_hint())))
