@@ -141,3 +141,36 @@ def test_guards_leave_no_trace():
     guarded = tir_pipeline.guard_shifts()(mod)
     assert "& -1" in guarded["main"].script()
     assert "& -1" not in tir_pipeline.release_shifts()(guarded)["main"].script()
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        lambda i, n: (i % 8 + n) // 4,
+        lambda i, n: (i % 8 + 2 * n - 1) // 4,
+        lambda i, n: (i % (n * 4) + n) // n,
+        lambda i, n: (i * 4 + 8) // 4 % 8,
+    ],
+    ids=["symbol", "scaled symbol", "symbolic divisor", "divisible"],
+)
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_symbolic_offsets_inside_divisions_survive_flattening(index, size):
+    n = tirx.Var("n", "int64")
+    source = te.placeholder((8,), "float32", name="x")
+    sized = te.placeholder((n,), "float32", name="sized")
+    value = te.compute((16,), lambda i: source[index(i, n)] + sized[0])
+    func = te.create_prim_func([source, sized, value]).with_attr("global_symbol", "main")
+    built = tirx.build(
+        tvm.IRModule({"main": func}), target="llvm", pipeline=tir_pipeline.register()
+    )
+    x, out = np.arange(8, dtype=np.float32), tvm.runtime.empty((16,), "float32")
+    built["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(np.zeros(size, np.float32)), out)
+    np.testing.assert_array_equal(out.numpy(), [x[index(i, size)] for i in range(16)])
+
+
+def test_offsets_of_inner_quotients_count():
+    i, n = tirx.Var("i", "int64"), tirx.Var("n", "int64")
+    assert tir_pipeline.offset((i + 8) // 4 + i % 2, {i}) == 2
+    assert tir_pipeline.offset(i * n - 3, {i}) == -3
+    assert tir_pipeline.offset((i + 1) * n, {i}) is None
+    assert tir_pipeline.offset(i + n * 4, {i}) is None

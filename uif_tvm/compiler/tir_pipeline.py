@@ -10,6 +10,7 @@ registers. This pipeline marks them so that the code generator makes plain stack
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Collection
 from typing import Any
 
 from uif_tvm.compiler.vector_math import KEEP_ON_STACK, allow_vectors, expand_math
@@ -91,73 +92,107 @@ def _lower() -> Any:
 
 
 def guard_shifts() -> Any:
-    """The pass: ``x[(i + c) // n]  ->  x[((i + c) & -1) // n]`` where n does not divide c.
+    """The pass: ``x[(i + c) // n]  ->  x[((i + c) & -1) // n]`` where n need not divide c.
 
     Flattening normalises indices as sums of loop parts (TVM's ``IterMapSimplify``), and loses
     offsets that end inside a division: ``(i % 8 + 2) // 4`` becomes ``(i + 2) % 8 // 4``. So a
-    roll or a slice between two reshapes reads other elements once the three are one kernel. An
-    operation that it does not know makes it leave the index alone; :func:`release_shifts` takes
-    that away again.
+    roll or a slice between two reshapes reads other elements once the three are one kernel; the
+    same happens to an offset that is a symbolic size or an argument. An operation that it does
+    not know makes it leave the index alone; :func:`release_shifts` takes that away again.
     """
     import tvm_ffi
     from tvm import ir, tirx
 
-    def guard(node: Any) -> Any:
-        divisor = int(node.b.value) if isinstance(node.b, tirx.IntImm) else 0
-        term = offset(node.a)
-        if term % divisor == 0 if divisor else term == 0:
-            return node
-        return type(node)(tirx.bitwise_and(node.a, tirx.const(-1, str(node.a.ty.dtype))), node.b)
+    def run(func: Any) -> Any:
+        loops: set[Any] = set()
+        tvm_ffi.structural_walk(func.body, [(tirx.For, lambda loop: loops.add(loop.loop_var))])
 
-    def indices(access: Any) -> Any:
-        changed = [
-            tvm_ffi.structural_map(index, [(tirx.FloorDiv, guard), (tirx.FloorMod, guard)])
-            for index in access.indices
-        ]
-        if isinstance(access, ir.TensorLoad):
-            return tirx.BufferLoad(access.source, changed)
-        return tirx.BufferStore(access.buffer, access.value, changed)
+        def guard(node: Any) -> Any:
+            divisor = int(node.b.value) if isinstance(node.b, tirx.IntImm) else 0
+            term = offset(node.a, loops)
+            if term is not None and (term % divisor == 0 if divisor else term == 0):
+                return node
+            mask = tirx.const(-1, str(node.a.ty.dtype))
+            return type(node)(tirx.bitwise_and(node.a, mask), node.b)
 
-    return _body_pass("uif.GuardShifts", [(ir.TensorLoad, indices), (tirx.BufferStore, indices)])
+        def indices(access: Any) -> Any:
+            changed = [
+                tvm_ffi.structural_map(index, [(tirx.FloorDiv, guard), (tirx.FloorMod, guard)])
+                for index in access.indices
+            ]
+            if isinstance(access, ir.TensorLoad):
+                return tirx.BufferLoad(access.source, changed)
+            return tirx.BufferStore(access.buffer, access.value, changed)
+
+        rewrites = [(ir.TensorLoad, indices), (tirx.BufferStore, indices)]
+        return func.with_body(tvm_ffi.structural_map(func.body, rewrites))
+
+    return _pass("uif.GuardShifts", run)
 
 
 def release_shifts() -> Any:
     """The pass: ``x & -1  ->  x``."""
+    import tvm_ffi
     from tvm import tirx
 
     def release(node: Any) -> Any:
         mask = node.b
         return node.a if isinstance(mask, tirx.IntImm) and int(mask.value) == -1 else node
 
-    return _body_pass("uif.ReleaseShifts", [(tirx.BitwiseAnd, release)])
+    def run(func: Any) -> Any:
+        return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.BitwiseAnd, release)]))
+
+    return _pass("uif.ReleaseShifts", run)
 
 
-def offset(index: Any) -> int:
-    """The constant term of an index expression, as far as sums and products show it."""
+def offset(index: Any, loops: Collection[Any]) -> int | None:
+    """The constant term of a sum of parts of ``loops``; None when it is not known here.
+
+    Not known are a symbolic size, an argument, a value read from a buffer, and what is neither
+    sum, product nor division.
+    """
     from tvm import tirx
 
     if isinstance(index, tirx.IntImm):
         return int(index.value)
-    if isinstance(index, tirx.Add):
-        return offset(index.a) + offset(index.b)
-    if isinstance(index, tirx.Sub):
-        return offset(index.a) - offset(index.b)
+    if isinstance(index, tirx.Var):
+        return 0 if index in loops else None
+    if isinstance(index, tirx.Cast):
+        return offset(index.value, loops)
+    if not isinstance(index, tirx.Add | tirx.Sub | tirx.Mul | tirx.FloorDiv | tirx.FloorMod):
+        return None
+    left, right = offset(index.a, loops), offset(index.b, loops)
+    if isinstance(index, tirx.FloorDiv | tirx.FloorMod):
+        return _quotient_offset(index, left)
     if isinstance(index, tirx.Mul):
-        for term, factor in ((index.a, index.b), (index.b, index.a)):
-            if isinstance(factor, tirx.IntImm):
-                return offset(term) * int(factor.value)
-    return 0
+        if left == 0 or right == 0:
+            return 0
+        constant = isinstance(index.a, tirx.IntImm) or isinstance(index.b, tirx.IntImm)
+        return left * right if constant and left is not None and right is not None else None
+    if left is None or right is None:
+        return None
+    return left + right if isinstance(index, tirx.Add) else left - right
 
 
-def _body_pass(name: str, rewrites: list[tuple[Any, Any]]) -> Any:
-    import tvm_ffi
+def _quotient_offset(index: Any, term: int | None) -> int | None:
+    """What ``term`` inside a division or a remainder adds to its result."""
+    from tvm import tirx
+
+    if term == 0 or term is None:
+        return term
+    if not isinstance(index.b, tirx.IntImm) or term % int(index.b.value):
+        return None
+    return term // int(index.b.value) if isinstance(index, tirx.FloorDiv) else 0
+
+
+def _pass(name: str, run: Callable[[Any], Any]) -> Any:
     from tvm import tirx
 
     @tirx.transform.prim_func_pass(opt_level=0, name=name)
-    def run(func: Any, _mod: Any, _ctx: Any) -> Any:
-        return func.with_body(tvm_ffi.structural_map(func.body, rewrites))
+    def apply(func: Any, _mod: Any, _ctx: Any) -> Any:
+        return run(func)
 
-    return run
+    return apply
 
 
 def keep_locals() -> Any:
