@@ -156,16 +156,17 @@ def test_guards_leave_no_trace():
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_symbolic_offsets_inside_divisions_survive_flattening(index, size):
     n = tirx.Var("n", "int64")
-    source = te.placeholder((8,), "float32", name="x")
+    source = te.placeholder((8, 2), "float32", name="x")
     sized = te.placeholder((n,), "float32", name="sized")
-    value = te.compute((16,), lambda i: source[index(i, n)] + sized[0])
+    value = te.compute((16, 2), lambda i, j: source[index(i, n), j] + sized[0])
     func = te.create_prim_func([source, sized, value]).with_attr("global_symbol", "main")
     built = tirx.build(
         tvm.IRModule({"main": func}), target="llvm", pipeline=tir_pipeline.register()
     )
-    x, out = np.arange(8, dtype=np.float32), tvm.runtime.empty((16,), "float32")
+    x = np.arange(16, dtype=np.float32).reshape(8, 2)
+    out = tvm.runtime.empty((16, 2), "float32")
     built["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(np.zeros(size, np.float32)), out)
-    np.testing.assert_array_equal(out.numpy(), [x[index(i, size)] for i in range(16)])
+    np.testing.assert_array_equal(out.numpy(), x[[index(i, size) for i in range(16)]])
 
 
 def test_offsets_of_inner_quotients_count():
