@@ -123,12 +123,14 @@ class UnsupportedError(UifError, NotImplementedError):
     default_code = "UIF-IMPORT-UNSUPPORTED"
     default_stage = "import"
 
-    def __init__(self, ops: Sequence[UnsupportedOp], **kwargs: Any) -> None:
+    def __init__(
+        self, ops: Sequence[UnsupportedOp], fault: str = "not supported", **kwargs: Any
+    ) -> None:
         self.ops = tuple(ops)
         lines = "".join(f"\n  - {op}" for op in self.ops)
         kinds = "1 operator is" if len(self.ops) == 1 else f"{len(self.ops)} operators are"
         kwargs.setdefault("op", ", ".join(op.op for op in self.ops))
-        super().__init__(f"{kinds} not supported:{lines}", **kwargs)
+        super().__init__(f"{kinds} {fault}:{lines}", **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """The error as plain data, one entry per unsupported operator."""

@@ -192,3 +192,10 @@ def test_open_axes_that_cannot_be_read(open_linear, tmp_path, given):
     result = invoke("export", open_linear, "-o", tmp_path / "m.uif", *options)
     assert result.exit_code == 2
     assert "UIF-USAGE" in result.stderr
+
+
+def test_operators_of_a_module_are_registered_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = invoke("export", "m.onnx", "--import", "no_such_module_here")
+    assert done.exit_code == 2
+    assert "--import no_such_module_here: ModuleNotFoundError" in done.stderr

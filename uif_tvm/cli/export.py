@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from uif_tvm.cli.open_axes import dynamic_option, example_shapes, read_dynamic
-from uif_tvm.cli.output import PhaseProgress, counted, emit_json, json_option, size_text
+from uif_tvm.cli.output import (
+    PhaseProgress,
+    counted,
+    emit_json,
+    json_option,
+    plain_warnings,
+    size_text,
+)
 from uif_tvm.cli.tensors import (
     complete_shapes,
     input_option,
@@ -88,6 +98,13 @@ from uif_tvm.signature import tensors
     metavar="OP",
     help="Never fuse ops or kernels of this name pattern; repeatable.",
 )
+@click.option(
+    "--import",
+    "imports",
+    multiple=True,
+    metavar="MODULE",
+    help="A module that registers operators; repeatable.",
+)
 @click.option("--no-cache", is_flag=True, help="Compile every kernel anew.")
 @json_option
 @click.pass_context
@@ -106,6 +123,7 @@ def command(
     save_temps: Path | None,
     disable_passes: tuple[str, ...],
     disable_fusion: tuple[str, ...],
+    imports: tuple[str, ...],
     no_cache: bool,
     as_json: bool,
 ) -> None:
@@ -114,13 +132,14 @@ def command(
     MODEL is an .onnx file or a .pt2 file (torch.export.save). Inputs whose shape an ONNX model
     leaves open need --input-shape, --input with a real array, or --dynamic-shape to stay open.
     """
+    _import(imports)
     open_axes = read_dynamic(dynamic)
     dummy = dummy_input(model, shapes, inputs, open_axes)
     options: dict[str, Any] = {"cache_dir": None} if no_cache else {}
     from uif_tvm import api
 
     start = time.perf_counter()
-    with PhaseProgress(f"export {model.name}", quiet=_quiet(ctx)) as progress:
+    with plain_warnings(), PhaseProgress(f"export {model.name}", quiet=_quiet(ctx)) as progress:
         result = api.export(
             str(model),
             dummy,
@@ -196,6 +215,25 @@ def dummy_input(
     concrete = complete_shapes(specs, example_shapes(specs, dynamic) | read_shapes(shapes), rest)
     made = synthesise(specs, concrete) | rest | structured
     return {spec.name: made[spec.name] for spec in declared}
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Import what registers operators, from the current folder too.
+
+    Raises:
+        UsageError: a module cannot be imported.
+    """
+    for name in modules:
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            raise UsageError(
+                f"--import {name}: {type(error).__name__}: {error}",
+                code="UIF-USAGE-IMPORT",
+                hint="name a module that Python can import, as `python -c 'import NAME'` would",
+            ) from error
 
 
 def summary_lines(target: str, report: Mapping[str, Any]) -> list[str]:

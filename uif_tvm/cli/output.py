@@ -6,7 +6,9 @@ import json
 import math
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,24 @@ threads_option = click.option(
     type=click.IntRange(min=1),
     help="Threads; default: TVM_NUM_THREADS or OMP_NUM_THREADS where set, else physical cores.",
 )
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Warnings of ours as one line on stderr, without a place in the source; others as usual."""
+    from uif_tvm.errors import HostFallbackWarning, TrainModeWarning
+
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Any, category: Any, *rest: Any, **more: Any) -> None:
+            if issubclass(category, (HostFallbackWarning, TrainModeWarning)):
+                click.echo(f"warning: {message}", err=True)
+            else:
+                usual(message, category, *rest, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def emit_json(kind: str, body: Mapping[str, Any]) -> None:

@@ -227,7 +227,8 @@ def _planned(mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
     ctx.report.notes.append(
         "memory is planned for the upper ends of all ranges"
         if not unlimited
-        else f"memory is allocated by the extents of a run: {', '.join(unlimited)} have no limit"
+        else "memory is allocated by the extents of a run: no limit is given for "
+        + ", ".join(unlimited)
     )
     return planned
 

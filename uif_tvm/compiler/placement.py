@@ -8,6 +8,7 @@ way can run fails the export, and all such operators are named at once.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -172,11 +173,12 @@ def _check_budget(tally: _Tally, ctx: CompileContext) -> None:
             )
             for (op, where, reason), micros in sorted(hosted.items(), key=lambda row: -row[1])
         ],
+        fault=f"over the budget of {ctx.fallback_budget:g}% of the estimated time on the host",
         stage="place",
         code="UIF-PLACE-BUDGET",
         target=ctx.target.id,
-        hint=f"an estimated {share:.1f}% of the time falls back to the host; raise "
-        f"fallback_budget={ctx.fallback_budget:g}, or choose a target that has these operators",
+        hint=f"allow at least fallback_budget={math.ceil(share)}, or choose a target that has "
+        "these operators",
     )
 
 

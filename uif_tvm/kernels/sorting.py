@@ -18,8 +18,8 @@ def _goes_first(a: Any, b: Any, descending: bool) -> tirx.Expr:
     if "float" not in str(a.ty.dtype):
         return a >= b if descending else a <= b
     if descending:
-        return tirx.any(a >= b, tirx.isnan(a))
-    return tirx.any(a <= b, tirx.isnan(b))
+        return tirx.any(a >= b, is_nan(a))
+    return tirx.any(a <= b, is_nan(b))
 
 
 def sort(data: te.Tensor, axis: int, descending: bool) -> list[te.Tensor]:

@@ -129,6 +129,9 @@ class Engine:
 
     def _failure(self, error: Exception) -> UifError:
         """What the user reads when the virtual machine gives up with ``error``."""
+        hosted = host_clock.take_error()
+        if hosted is not None:
+            return hosted
         if _MISMATCH not in str(error):
             return RunError(
                 f"{type(error).__name__}: {error}",

@@ -12,7 +12,11 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from uif_tvm.errors import UifError
+
 _lock = threading.Lock()
+#: The typed error of this thread's last failed call: compiled code hands on its text only.
+_failed = threading.local()
 _spent: dict[int, dict[str, float]] = {}
 
 
@@ -22,11 +26,21 @@ def timed(address: int, op: str) -> Iterator[None]:
     start = time.perf_counter()
     try:
         yield
+    except UifError as error:
+        _failed.error = error
+        raise
     finally:
         elapsed = time.perf_counter() - start
         with _lock:
             spent = _spent.setdefault(address, {})
             spent[op] = spent.get(op, 0.0) + elapsed
+
+
+def take_error() -> UifError | None:
+    """The typed error of this thread's last failed call, once."""
+    error: UifError | None = getattr(_failed, "error", None)
+    _failed.error = None
+    return error
 
 
 def seconds_by_op(addresses: Iterable[int]) -> dict[str, float]:

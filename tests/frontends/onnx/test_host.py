@@ -106,7 +106,7 @@ def test_all_refused_operators_are_told_at_once_with_place_and_remedy(tmp_path):
     found = {op.op: (op.count, op.locations, op.hint) for op in caught.value.ops}
     assert found["Det"][:2] == (2, ("first", "second"))
     assert "fallback_mode='host'" in found["Det"][2]
-    assert "extension" in found["acme::Frobnicate"][2]
+    assert "uif.register_op" in found["acme::Frobnicate"][2]
     assert "zipmap" in found["ai.onnx.ml::ZipMap"][2]
 
 

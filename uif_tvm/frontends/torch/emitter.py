@@ -18,6 +18,7 @@ from tvm.sym.analyzer import Analyzer
 from uif_tvm.errors import UsageError
 from uif_tvm.frontends.torch.dtypes import compute_dtype, dtype_name, tensor_to_tvm
 from uif_tvm.frontends.torch.registry import RefusedError
+from uif_tvm.kernels.math import is_nan
 
 Dim = Any  # int or a tirx expression
 #: Constants larger than this many elements are computed at run time instead of being stored.
@@ -177,7 +178,7 @@ class Emitter:
             if "float" in have:  # NaN counts as true; TVM's own != says NaN equals everything
                 zero = tirx.const(0, have)
                 return self.elementwise(
-                    lambda v: tirx.any(tirx.isnan(v), v != zero),
+                    lambda v: tirx.any(is_nan(v), v != zero),
                     x,
                     name="is_nonzero",
                     shape=self.shape(x),

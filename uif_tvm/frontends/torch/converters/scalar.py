@@ -6,6 +6,8 @@ from typing import Any
 
 from tvm import tirx
 
+from uif_tvm.kernels import math as bits
+
 
 def dtype_of(x: Any) -> str:
     """Dtype name of a TIR expression."""
@@ -21,4 +23,4 @@ def is_nan(x: Any) -> tirx.Expr:
     """``x != x``; false for integers."""
     if "float" not in dtype_of(x):
         return tirx.const(False, "bool")
-    return tirx.isnan(x)
+    return bits.is_nan(x)
