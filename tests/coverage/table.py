@@ -25,7 +25,7 @@ BEGIN, END = "<!-- coverage table: make coverage-table -->", "<!-- end of covera
 #: Suite (its report's name) -> what the table calls it.
 SUITES = {
     "onnx-backend": "ONNX's own node tests",
-    "torch-ops": "PyTorch's operator database",
+    "torch-ops": "PyTorch's operator database, core operators",
     "architectures": "`transformers` architectures",
     "cases": "bug cases of other stacks",
     "corpus": "trained models",
@@ -65,6 +65,8 @@ def render(results: Mapping[str, Mapping[str, Any]]) -> str:
 def _more(row: Mapping[str, Any]) -> str:
     """What else a suite says: who runs the operators, what others reach, what went wrong."""
     told = []
+    if row.get("shard", "0/1") != "0/1":
+        told.append(f"one part of {row['shard'].partition('/')[2]}")
     if "native_or_composed" in row:
         told.append(f"{row['native_or_composed']} without the host")
     if "ort_passed" in row:

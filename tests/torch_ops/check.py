@@ -224,7 +224,7 @@ def main() -> int:
     report = {
         "passed": core["passed"],
         "total": core["total"],
-        "summary": core | {"whole": whole, "unexpected": unexpected},
+        "summary": core | {"shard": options.shard, "whole": whole, "unexpected": unexpected},
         "known_failures": known,
         "rows": rows,
     }
