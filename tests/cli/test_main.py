@@ -200,7 +200,9 @@ def test_closed_stdout(arguments):
 def test_interrupt_in_the_middle(tmp_path):
     """Ctrl-C while a verb works ends it with 130 and one word."""
     code = (
-        "import time, importlib, uif_command, sys\n"
+        "import time, importlib, uif_command, signal, sys\n"
+        # What runs in the background of a shell starts with interrupts ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def body(**_): print('working', flush=True); time.sleep(60)\n"
         "importlib.import_module('uif_tvm.cli.env').command.callback = body\n"
         "sys.argv = ['uif', 'env']\n"

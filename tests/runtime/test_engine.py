@@ -375,6 +375,8 @@ class TestFailures:
 
     @pytest.mark.parametrize("threads", [1, 2])
     def test_interrupt_during_a_run(self, tmp_path, threads):
+        # What runs in the background of a shell starts with interrupts ignored.
+        usual = signal.signal(signal.SIGINT, signal.default_int_handler)
         side = 700
         model = imported(
             [("x", (side, side), "float32"), ("y", (side, side), "float32")],
@@ -396,6 +398,7 @@ class TestFailures:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, old)
             np.testing.assert_array_equal(engine.run(x, x)[0], expected)
+        signal.signal(signal.SIGINT, usual)
         assert interrupts == 4
 
 
