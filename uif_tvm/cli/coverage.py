@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from uif_tvm.cli.export import dummy_input
-from uif_tvm.cli.output import PhaseProgress, counted, emit_json, json_option, print_table
+from uif_tvm.cli.output import (
+    PhaseProgress,
+    counted,
+    emit_json,
+    import_option,
+    json_option,
+    print_table,
+)
 from uif_tvm.cli.tensors import input_option, shape_option, split_assignment
 from uif_tvm.errors import UifError, UsageError
 
@@ -65,13 +72,7 @@ _SHORT_REASON = 160
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write a page with everything.")  # fmt: skip
-@click.option(
-    "--import",
-    "imports",
-    multiple=True,
-    metavar="MODULE",
-    help="A module that registers operators; repeatable.",
-)
+@import_option
 @json_option
 @click.pass_context
 def command(

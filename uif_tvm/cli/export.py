@@ -18,6 +18,7 @@ from uif_tvm.cli.output import (
     PhaseProgress,
     counted,
     emit_json,
+    import_option,
     json_option,
     plain_warnings,
     size_text,
@@ -98,13 +99,7 @@ from uif_tvm.signature import tensors
     metavar="OP",
     help="Never fuse ops or kernels of this name pattern; repeatable.",
 )
-@click.option(
-    "--import",
-    "imports",
-    multiple=True,
-    metavar="MODULE",
-    help="A module that registers operators; repeatable.",
-)
+@import_option
 @click.option("--no-cache", is_flag=True, help="Compile every kernel anew.")
 @json_option
 @click.pass_context

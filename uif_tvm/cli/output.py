@@ -28,6 +28,14 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
 )
 
+import_option = click.option(
+    "--import",
+    "imports",
+    multiple=True,
+    metavar="MODULE",
+    help="A module that registers operators; repeatable.",
+)
+
 threads_option = click.option(
     "--threads",
     type=click.IntRange(min=1),

@@ -7,7 +7,14 @@ from pathlib import Path
 import click
 
 from uif_tvm.cli.export import dummy_input
-from uif_tvm.cli.output import PhaseProgress, counted, emit_json, json_option, print_table
+from uif_tvm.cli.output import (
+    PhaseProgress,
+    counted,
+    emit_json,
+    import_option,
+    json_option,
+    print_table,
+)
 from uif_tvm.cli.tensors import input_option, shape_option
 
 
@@ -54,13 +61,7 @@ from uif_tvm.cli.tensors import input_option, shape_option
     metavar="SECONDS",
     help="For everything; the smallest model so far is kept.",
 )
-@click.option(
-    "--import",
-    "imports",
-    multiple=True,
-    metavar="MODULE",
-    help="A module that registers operators; repeatable.",
-)
+@import_option
 @json_option
 @click.pass_context
 def command(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 from tvm import relax
 
 from uif_tvm.frontends.converters.context import NodeContext
 from uif_tvm.frontends.converters.registry import converter
-from uif_tvm.frontends.onnx.values import Array
+from uif_tvm.ops.sampling import grid_points
 
 
 @converter("MaxRoiPool")
@@ -51,17 +48,3 @@ def affine_grid(ctx: NodeContext) -> relax.Expr:
     theta = ctx.cast(ctx.expr(0), inner)
     moved = ctx.emit(relax.op.matmul(points, ctx.emit(relax.op.permute_dims(theta, [0, 2, 1]))))
     return ctx.cast(ctx.reshape(moved, [size[0], *spatial, rank]), dtype)
-
-
-def grid_points(spatial: list[int], align_corners: bool) -> Array:
-    """Normalised (x, y[, z], 1) of every pixel, shape (pixels, axes + 1); centres or corners."""
-    lines = []
-    for extent in spatial:
-        if align_corners:
-            lines.append(np.linspace(-1, 1, extent) if extent > 1 else np.zeros(1))
-        else:
-            lines.append((2 * np.arange(extent) + 1) / extent - 1)
-    mesh = np.meshgrid(*lines, indexing="ij")
-    count = math.prod(spatial)
-    axes = [axis.reshape(count) for axis in reversed(mesh)]
-    return np.stack([*axes, np.ones(count)], axis=1)
