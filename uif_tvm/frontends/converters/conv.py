@@ -321,14 +321,12 @@ def _interleave(ctx: NodeContext, y: relax.Expr, strides: list[int], channels: i
 @converter("Col2Im")
 def col2im(ctx: NodeContext) -> relax.Expr:
     """Sum sliding blocks back into an image."""
-    batch, _, _ = ctx.static_shape(0)
     image = [int(v) for v in ctx.known(1, "image_shape")]
     block = [int(v) for v in ctx.known(2, "block_shape")]
     rank = len(image)
     strides = spatial(ctx, "strides", rank, 1)
     dilations = spatial(ctx, "dilations", rank, 1)
     pads = [int(v) for v in ctx.attrs.get("pads") or [0] * (2 * rank)]
-    channels = ctx.static_shape(0)[1] // math.prod(block)
     counts = [
         (n + pads[i] + pads[i + rank] - (b - 1) * d - 1) // s + 1
         for i, (n, b, d, s) in enumerate(zip(image, block, dilations, strides, strict=True))
@@ -336,23 +334,12 @@ def col2im(ctx: NodeContext) -> relax.Expr:
     if min(counts) < 1 or math.prod(counts) != ctx.static_shape(0)[2]:
         raise ctx.invalid("the number of blocks does not fit the image")
 
-    def compute(x: te.Tensor) -> te.Tensor:
-        taps = [te.reduce_axis((0, b), name=f"k{i}") for i, b in enumerate(block)]
-
-        def at(n: Any, c: Any, *o: Any) -> Any:
-            places = [o[i] + pads[i] - taps[i] * dilations[i] for i in range(rank)]
-            blocks = [tirx.floordiv(p, s) for p, s in zip(places, strides, strict=True)]
-            ok = [tirx.floormod(p, s) == 0 for p, s in zip(places, strides, strict=True)]
-            ok += [q >= 0 for q in blocks]
-            ok += [q < m for q, m in zip(blocks, counts, strict=True)]
-            row, column = c, tirx.const(0, "int64")
-            for tap, b in zip(taps, block, strict=True):
-                row = row * b + tap
-            for q, m in zip(blocks, counts, strict=True):
-                column = column * m + q
-            value = tirx.if_then_else(tirx.all(*ok), x(n, row, column), tirx.const(0, kind(x)))
-            return te.sum(value, axis=taps)
-
-        return te.compute((batch, channels, *image), at, name="col2im")
-
-    return ctx.te(compute, ctx.expr(0), name="col2im")
+    return ctx.op(
+        "col2im",
+        ctx.expr(0),
+        image=image,
+        kernel=block,
+        strides=strides,
+        padding=pads,
+        dilation=dilations,
+    )
