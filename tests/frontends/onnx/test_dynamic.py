@@ -309,3 +309,13 @@ def test_open_axes_without_a_word_still_need_an_example() -> None:
     with pytest.raises(ImportModelError, match="not static") as caught:
         import_onnx(proto)
     assert "dynamic_shapes" in str(caught.value.hint)
+
+
+def test_question_marks_name_no_dimension():
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["?", "?"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    example = np.zeros((2, 3), np.float32)
+    (spec,) = import_onnx(made, {"x": example}, dynamic_shapes="auto").signature.inputs
+    assert len(set(spec.shape)) == 2

@@ -105,7 +105,10 @@ def _extents(value: Any, example: Any) -> list[int | str | None]:
     if not tensor.HasField("shape"):
         return [] if example is None else [None] * len(example.shape)
     return [
-        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or None
+        # Exporters write "?" for every open extent: a name without a letter names nothing.
+        dim.dim_value
+        if dim.HasField("dim_value") and dim.dim_value >= 0
+        else (dim.dim_param if any(map(str.isalnum, dim.dim_param)) else None)
         for dim in tensor.shape.dim
     ]
 
