@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uif_tvm.errors import UsageError
 
 if TYPE_CHECKING:
+    from uif_tvm.compiler.gain import KernelTimes
     from uif_tvm.compiler.report import ReportBuilder
     from uif_tvm.target.spec import TargetSpec
 
@@ -31,6 +32,7 @@ class CompileContext:
         cache_dir: folder of the kernel cache; ``None`` switches it off.
         save_temps: folder for IR dumps between passes; ``None`` writes none.
         report: collects decisions, choices and timings.
+        kernel_times: measured times of kernels on the target, where any are on record.
         options: further options of targets and passes.
     """
 
@@ -44,6 +46,7 @@ class CompileContext:
     verify: bool = False
     cache_dir: Path | None = None
     save_temps: Path | None = None
+    kernel_times: KernelTimes | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

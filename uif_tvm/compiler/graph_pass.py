@@ -54,16 +54,20 @@ FACTS: dict[str, Callable[[tvm.IRModule], str | None] | None] = {
 class PassDriver:
     """Runs passes in order, checks needs and promises, and dumps the IR where asked to."""
 
-    def __init__(self, ctx: CompileContext) -> None:
+    def __init__(self, ctx: CompileContext, facts: Iterable[str] = ()) -> None:
+        """``facts``: what holds already, for a module that other passes have been over."""
         self._ctx = ctx
-        self._facts: set[str] = set()
+        self._facts: set[str] = set(facts)
+        self._phase = ""
 
-    def run(self, passes: Iterable[GraphPass], mod: tvm.IRModule) -> tvm.IRModule:
-        """Apply each enabled pass to ``mod``.
+    def run(self, passes: Iterable[GraphPass], mod: tvm.IRModule, phase: str = "") -> tvm.IRModule:
+        """Apply each enabled pass of ``phase`` to ``mod``.
 
         Raises:
-            CompileError: a pass failed or broke its promise; names the passes run before it.
+            CompileError: a pass failed or broke its promise; names the passes run before it and
+                the folder with a reproducer.
         """
+        self._phase = phase
         for graph_pass in passes:
             if graph_pass.optional and graph_pass.name in self._ctx.disabled_passes:
                 self._ctx.report.notes.append(f"pass {graph_pass.name} disabled on request")
@@ -72,19 +76,23 @@ class PassDriver:
         return mod
 
     def _run_one(self, graph_pass: GraphPass, mod: tvm.IRModule) -> tvm.IRModule:
+        before, held = mod, set(self._facts)
+
+        def fail(what: str, cause: Exception | None = None) -> NoReturn:
+            raise self._failure(graph_pass, what, before, held) from cause
+
         unknown = (graph_pass.requires | graph_pass.ensures) - FACTS.keys()
         if unknown:
-            self._fail(
-                graph_pass,
-                f"it names unknown facts {', '.join(sorted(unknown))}; "
-                f"known: {', '.join(sorted(FACTS))}",
-            )
+            known = ", ".join(sorted(FACTS))
+            fail(f"it names unknown facts {', '.join(sorted(unknown))}; known: {known}")
         missing = graph_pass.requires - self._facts
         if missing:
-            self._fail(
-                graph_pass,
-                f"it requires {', '.join(sorted(missing))}, which no pass before ensured",
-            )
+            fail(f"it requires {', '.join(sorted(missing))}, which no pass before ensured")
+        for fact in graph_pass.requires:
+            # A pass in between may have broken what an earlier one had ensured.
+            wrong = self._wrong(fact, mod)
+            if wrong:
+                fail(f"it requires {fact}, but {wrong}")
         try:
             with self._ctx.report.timed(f"pass {graph_pass.name}"):
                 mod = graph_pass.apply(mod, self._ctx)
@@ -92,31 +100,44 @@ class PassDriver:
             raise
         except Exception as error:
             # TVM raises bare built-ins; the user needs to know which pass they came from.
-            self._fail(graph_pass, f"{type(error).__name__}: {error}", error)
+            fail(f"{type(error).__name__}: {error}", error)
         for fact in graph_pass.ensures:
-            check = FACTS[fact]
-            wrong = check(mod) if check else None
+            wrong = self._wrong(fact, mod)
             if wrong:
-                self._fail(graph_pass, f"it promised {fact}, but {wrong}")
+                fail(f"it promised {fact}, but {wrong}")
             self._facts.add(fact)
         self._ctx.report.passes.append(graph_pass.name)
         self._dump(graph_pass, mod)
         return mod
 
-    def _fail(self, graph_pass: GraphPass, what: str, cause: Exception | None = None) -> NoReturn:
-        before = ", ".join(self._ctx.report.passes) or "none"
+    @staticmethod
+    def _wrong(fact: str, mod: tvm.IRModule) -> str | None:
+        check = FACTS[fact]
+        return check(mod) if check else None
+
+    def _failure(
+        self, graph_pass: GraphPass, what: str, before: tvm.IRModule, held: set[str]
+    ) -> CompileError:
+        from uif_tvm.compiler.reproducer import write_reproducer
+
+        ran = ", ".join(self._ctx.report.passes) or "none"
         remedy = (
             f"export with disable_passes=[{graph_pass.name!r}] to go on, and report this"
             if graph_pass.optional
-            else "this pass cannot be disabled; report this with the model"
+            else "this pass cannot be disabled; report this"
         )
-        raise CompileError(
-            f"pass {graph_pass.name} failed: {what}\n  passes run before: {before}",
+        try:
+            folder = write_reproducer(self._phase, graph_pass, before, held, self._ctx)
+            where = f"a reproducer is in {folder}"
+        except Exception as error:  # the failure of the pass is what the user must read
+            where = f"no reproducer could be written: {type(error).__name__}: {error}"
+        return CompileError(
+            f"pass {graph_pass.name} failed: {what}\n  passes run before: {ran}\n  {where}",
             code="UIF-COMPILE-PASS",
             op=graph_pass.name,
             target=self._ctx.target.id,
-            hint=remedy,
-        ) from cause
+            hint=f"{remedy} with the reproducer",
+        )
 
     def _dump(self, graph_pass: GraphPass, mod: tvm.IRModule) -> None:
         if self._ctx.save_temps is None:

@@ -59,8 +59,8 @@ def compile_module(mod: tvm.IRModule, ctx: CompileContext, progress: Progress) -
     driver = PassDriver(ctx)
     stages = phases()
     for index, phase in enumerate(stages):
-        progress(f"pass {phase.name}", index, len(stages))
-        mod = driver.run(passes_for(phase, ctx), mod)
+        progress(f"phase {index + 1} {phase.name}", index, len(stages))
+        mod = driver.run(passes_for(phase, ctx), mod, phase.name)
     weights = [_array(tensor) for tensor in mod.attrs[WEIGHTS_ATTR]]
     with ctx.report.timed("kernels"):
         mod, kernels = _compile_kernels(mod, ctx, lambda d, t: progress("compile kernels", d, t))

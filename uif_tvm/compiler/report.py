@@ -22,7 +22,9 @@ class Decision:
         subject: the op or kernel concerned, by source name.
         fired: True when the rewrite was done.
         reason: why, or why not.
-        gain_us: predicted saving in microseconds, where the pass can tell.
+        gain_us: predicted saving per run in microseconds, where the pass can tell.
+        bytes_saved, launches_saved, flops_saved: what the prediction is made of.
+        basis: ``roofline`` for an estimate, ``measured`` for a figure on record, else empty.
     """
 
     pass_name: str
@@ -30,6 +32,10 @@ class Decision:
     fired: bool
     reason: str
     gain_us: float | None = None
+    bytes_saved: float = 0.0
+    launches_saved: float = 0.0
+    flops_saved: float = 0.0
+    basis: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,10 +95,16 @@ class ReportBuilder:
     notes: list[str] = field(default_factory=list)
 
     def decide(
-        self, pass_name: str, subject: str, fired: bool, reason: str, gain_us: float | None = None
+        self,
+        pass_name: str,
+        subject: str,
+        fired: bool,
+        reason: str,
+        gain_us: float | None = None,
+        **figures: Any,
     ) -> None:
-        """Record one rewrite that was done or declined."""
-        self.decisions.append(Decision(pass_name, subject, fired, reason, gain_us))
+        """Record one rewrite that was done or declined; see :class:`Decision`."""
+        self.decisions.append(Decision(pass_name, subject, fired, reason, gain_us, **figures))
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
