@@ -27,6 +27,10 @@ def test_finish_is_plain_data_with_the_header_first():
         "fired": True,
         "reason": "because",
         "gain_us": 1.5,
+        "bytes_saved": 0.0,
+        "launches_saved": 0.0,
+        "flops_saved": 0.0,
+        "basis": "",
     }
     assert again["decisions"][1]["gain_us"] is None
     assert again["kernels"][0]["ops"] == ["a", "b"]
