@@ -18,6 +18,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from uif_tvm.compiler.codegen import KernelCompiler, buffer_bytes, kernel_key, temporary_folder
 from uif_tvm.compiler.graph_pass import PassDriver
+from uif_tvm.compiler.graph_view import graph
 from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
 from uif_tvm.compiler.memory_figures import planned_bytes
 from uif_tvm.compiler.pipeline import passes_for, phases
@@ -57,10 +58,12 @@ class CompiledModel:
 def compile_module(mod: tvm.IRModule, ctx: CompileContext, progress: Progress) -> CompiledModel:
     """Run the whole pipeline over ``mod`` for ``ctx.target``."""
     driver = PassDriver(ctx)
+    ctx.report.graph["before"] = graph(mod)
     stages = phases()
     for index, phase in enumerate(stages):
         progress(f"phase {index + 1} {phase.name}", index, len(stages))
         mod = driver.run(passes_for(phase, ctx), mod, phase.name)
+    ctx.report.graph["after"] = graph(mod, _fused_members(mod))
     weights = [_array(tensor) for tensor in mod.attrs[WEIGHTS_ATTR]]
     with ctx.report.timed("kernels"):
         mod, kernels = _compile_kernels(mod, ctx, lambda d, t: progress("compile kernels", d, t))
