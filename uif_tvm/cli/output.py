@@ -99,7 +99,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    if title:
+        click.echo(title)  # as a title of Rich's it would be folded at the table's width
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         right = column.endswith(">")
         table.add_column(column.rstrip(">"), justify="right" if right else "left", overflow="fold")
