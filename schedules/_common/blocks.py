@@ -138,21 +138,6 @@ def inline_epilogue(sch: Schedule, anchor: Any) -> Any | Refusal:
     return sch.get_sblock(result)
 
 
-def inline_prologue(sch: Schedule, anchor: Any) -> None:
-    """Fold element-wise producers of ``anchor`` into it where TVM can; leave the others alone."""
-    from tvm.s_tir.schedule import ScheduleError
-
-    name = sch.get(anchor).name_hint
-    for facts in child_blocks(sch):
-        if facts.name == name:
-            return
-        if facts.spatial and facts.simple:
-            try:
-                sch.compute_inline(facts.rv)
-            except ScheduleError:
-                continue
-
-
 def static_extents(sch: Schedule, loops: list[Any]) -> list[int] | None:
     """Extents of ``loops``, or ``None`` when one of them is symbolic."""
     from tvm import tirx

@@ -30,7 +30,8 @@ def timeline(tier: Row, steps: Sequence[str]) -> str:
     buffers = tier["buffers"]
     last = max([len(steps), *(row["end"] for row in buffers)], default=1) or 1
     top = max(tier["arena_bytes"], tier["bound_bytes"], 1)
-    wide, high = (_WIDTH - _LEFT) / last, (_HEIGHT - _BOTTOM) / top
+    wide: float = (_WIDTH - _LEFT) / last
+    high: float = (_HEIGHT - _BOTTOM) / top
 
     def x(step: float) -> float:
         return _LEFT + step * wide

@@ -49,7 +49,7 @@ def graph(mod: tvm.IRModule, members: Members | None = None) -> list[Node]:
     for binding in bindings(main):
         value = getattr(binding, "value", None)
         if isinstance(value, Call) and not _is_weight(value):
-            node = {"name": names.of(binding.var), "op": _label(value)}
+            node: Node = {"name": names.of(binding.var), "op": _label(value)}
             node |= {"inputs": sources(_operands(value)), "type": type_text(binding.var.ty)}
             if members is not None:
                 inside = members.get(node["op"], [(node["op"], str(binding.var.name))])

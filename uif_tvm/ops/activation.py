@@ -15,6 +15,7 @@ from uif_tvm.ops.spec import (
     TOLERANCES,
     Array,
     Attribute,
+    Attrs,
     Case,
     Operand,
     OpSpec,
@@ -24,7 +25,6 @@ from uif_tvm.ops.spec import (
 if TYPE_CHECKING:
     from uif_tvm.ops.build import Builder
 
-Attrs = Mapping[str, Any]
 _SQRT_HALF = float(np.sqrt(0.5))
 
 

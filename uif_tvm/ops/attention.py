@@ -7,7 +7,7 @@ float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,19 +19,18 @@ from uif_tvm.ops.spec import (
     LOOSE,
     Array,
     Attribute,
+    Attrs,
     Case,
     Operand,
     OpSpec,
     ShapeError,
     TensorType,
+    Types,
     elements,
 )
 
 if TYPE_CHECKING:
     from uif_tvm.ops.build import Builder
-
-Types = Sequence[Any]
-Attrs = Mapping[str, Any]
 
 
 def visible(
@@ -167,7 +166,8 @@ def linear_attention(
 
 
 def _attention_type(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-    query, key, value, mask = (*types, None)[:4]
+    query, key, value = types[:3]
+    mask = types[3] if len(types) > 3 else None
     if {query.rank, key.rank, value.rank} != {4}:
         raise ShapeError("operands must be [batch, heads, positions, features]")
     heads, groups = query.shape[1], key.shape[1]

@@ -6,7 +6,7 @@ Padding lists what stands before each spatial axis, then what stands after each.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,20 +18,19 @@ from uif_tvm.ops.spec import (
     LOOSE,
     Array,
     Attribute,
+    Attrs,
     Case,
     Dim,
     Operand,
     OpSpec,
     ShapeError,
     TensorType,
+    Types,
     elements,
 )
 
 if TYPE_CHECKING:
     from uif_tvm.ops.build import Builder
-
-Types = Sequence[Any]
-Attrs = Mapping[str, Any]
 
 
 def each(value: int | Sequence[int], rank: int) -> list[int]:

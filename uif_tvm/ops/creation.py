@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from uif_tvm.ops import infer
 from uif_tvm.ops.build import numpy_dtype
-from uif_tvm.ops.spec import ALL, INTS, Array, Attribute, Case, Operand, OpSpec, ShapeError
+from uif_tvm.ops.spec import ALL, INTS, Array, Attribute, Attrs, Case, Operand, OpSpec, ShapeError
 from uif_tvm.ops.spec import TensorType as Type
-
-Attrs = Mapping[str, Any]
 
 
 def full(value: Array, shape: Sequence[int]) -> Array:

@@ -6,7 +6,7 @@ are dropped: nothing outside is ever touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,19 +17,19 @@ from uif_tvm.ops.spec import (
     ALL,
     Array,
     Attribute,
+    Attrs,
     Case,
     Operand,
     OpSpec,
     ShapeError,
     TensorType,
+    Types,
     elements,
 )
 
 if TYPE_CHECKING:
     from uif_tvm.ops.build import Builder
 
-Attrs = Mapping[str, Any]
-Types = Sequence[TensorType]
 Result = tuple[TensorType, ...]
 REDUCTIONS = ("update", "add", "mul", "max", "min")
 _FOLDS: dict[str, Any] = {

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from uif_tvm.ops.spec import Dim, ShapeError, TensorType
-
-Types = Sequence[TensorType]
-Attrs = Mapping[str, Any]
+from uif_tvm.ops.spec import Attrs, Dim, ShapeError, TensorType, Types
 
 
 def same(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:

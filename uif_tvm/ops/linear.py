@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from uif_tvm.ops.spec import (
     LOOSE,
     Array,
     Attribute,
+    Attrs,
     Case,
     Dim,
     Operand,
@@ -23,14 +24,13 @@ from uif_tvm.ops.spec import (
     Reference,
     ShapeError,
     TensorType,
+    Types,
     elements,
 )
 
 if TYPE_CHECKING:
     from uif_tvm.ops.build import Builder
 
-Types = Sequence[Any]
-Attrs = Mapping[str, Any]
 #: Sums of 16-bit floats are kept in float32.
 WIDE = {"float16": "float32", "bfloat16": "float32"}
 

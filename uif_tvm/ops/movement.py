@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,15 @@ from uif_tvm.ops.spec import (
     ALL,
     Array,
     Attribute,
+    Attrs,
     Case,
     Dim,
     OpSpec,
     ShapeError,
     TensorType,
+    Types,
 )
 
-Attrs = Mapping[str, Any]
-Types = Sequence[TensorType]
 Result = tuple[TensorType, ...]
 
 

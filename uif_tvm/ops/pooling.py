@@ -17,20 +17,19 @@ from uif_tvm.ops.spec import (
     NUMBERS,
     Array,
     Attribute,
+    Attrs,
     Case,
     Dim,
     Operand,
     OpSpec,
     ShapeError,
     TensorType,
+    Types,
     elements,
 )
 
 if TYPE_CHECKING:
     from uif_tvm.ops.build import Builder
-
-Types = Sequence[Any]
-Attrs = Mapping[str, Any]
 
 
 def lowest(dtype: np.dtype[Any]) -> Any:

@@ -6,7 +6,7 @@ operand's rank with one entry per ``block_size`` elements of ``axis``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,18 +20,18 @@ from uif_tvm.ops.spec import (
     TOLERANCES,
     Array,
     Attribute,
+    Attrs,
     Case,
     Operand,
     OpSpec,
     ShapeError,
     TensorType,
+    Types,
 )
 
 if TYPE_CHECKING:
     from uif_tvm.ops.build import Builder
 
-Types = Sequence[Any]
-Attrs = Mapping[str, Any]
 #: Integer types of quantised tensors.
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from uif_tvm.ops import infer
 from uif_tvm.ops.movement import box, view
-from uif_tvm.ops.spec import Array, Attribute, Case, Operand, ShapeError, TensorType
+from uif_tvm.ops.spec import Array, Attribute, Attrs, Case, Operand, ShapeError, TensorType, Types
 
 if TYPE_CHECKING:
     from uif_tvm.ops.build import Builder
 
-Attrs = Mapping[str, Any]
-Types = Sequence[TensorType]
 Result = tuple[TensorType, ...]
 
 

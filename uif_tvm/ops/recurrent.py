@@ -18,19 +18,19 @@ from uif_tvm.ops.spec import (
     LOOSE,
     Array,
     Attribute,
+    Attrs,
     Case,
     Operand,
     OpSpec,
     ShapeError,
     TensorType,
+    Types,
     elements,
 )
 
 if TYPE_CHECKING:
     from uif_tvm.ops.build import Builder
 
-Types = Sequence[Any]
-Attrs = Mapping[str, Any]
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 #: Activations of one direction where none are named.

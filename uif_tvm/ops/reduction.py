@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from uif_tvm.ops.spec import (
     NUMBERS,
     Array,
     Attribute,
+    Attrs,
     Case,
     OpSpec,
     Reference,
@@ -26,7 +27,6 @@ from uif_tvm.ops.spec import (
 if TYPE_CHECKING:
     from uif_tvm.ops.build import Builder
 
-Attrs = Mapping[str, Any]
 Axes = int | Sequence[int] | None
 _FOLDED = (Attribute("axis", None), Attribute("keepdims", False))
 _IN_FLOAT32 = {"float16": "float32", "bfloat16": "float32"}

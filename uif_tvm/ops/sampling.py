@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,19 +20,19 @@ from uif_tvm.ops.spec import (
     LOOSE,
     Array,
     Attribute,
+    Attrs,
     Case,
     Operand,
     OpSpec,
     ShapeError,
     TensorType,
+    Types,
     elements,
 )
 
 if TYPE_CHECKING:
     from uif_tvm.ops.build import Builder
 
-Types = Sequence[Any]
-Attrs = Mapping[str, Any]
 Pixel = Callable[[Sequence[Array]], Array]
 
 #: Keys' coefficient of cubic interpolation.

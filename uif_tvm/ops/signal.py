@@ -5,7 +5,7 @@ Complex numbers are pairs (real, imaginary) in a last axis of extent 2; of exten
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,19 +17,19 @@ from uif_tvm.ops.spec import (
     LOOSE,
     Array,
     Attribute,
+    Attrs,
     Case,
     Operand,
     OpSpec,
     ShapeError,
     TensorType,
+    Types,
     elements,
 )
 
 if TYPE_CHECKING:
     from uif_tvm.ops.build import Builder
 
-Types = Sequence[Any]
-Attrs = Mapping[str, Any]
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 

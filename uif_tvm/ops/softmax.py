@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,12 +10,10 @@ import numpy as np
 from uif_tvm.ops import infer
 from uif_tvm.ops.activation import gelu, gelu_tanh, relu
 from uif_tvm.ops.elementwise import in_float32, sigmoid
-from uif_tvm.ops.spec import LOOSE, Array, Attribute, Case, OpSpec, ShapeError, TensorType
+from uif_tvm.ops.spec import LOOSE, Array, Attribute, Attrs, Case, OpSpec, ShapeError, TensorType
 
 if TYPE_CHECKING:
     from uif_tvm.ops.build import Builder
-
-Attrs = Mapping[str, Any]
 
 
 def softmax(x: Array, axis: int) -> Array:

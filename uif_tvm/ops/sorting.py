@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,16 +14,16 @@ from uif_tvm.ops.spec import (
     NUMBERS,
     Array,
     Attribute,
+    Attrs,
     Case,
     Operand,
     OpSpec,
     ShapeError,
     TensorType,
+    Types,
     elements,
 )
 
-Attrs = Mapping[str, Any]
-Types = Sequence[TensorType]
 Result = tuple[TensorType, ...]
 
 

@@ -48,6 +48,12 @@ class TensorType:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+#: The operands' types in order; an optional one that was left out is ``None``.
+Types = Sequence[TensorType]
+#: Attributes by name.
+Attrs = Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Operand:
     """A declared tensor argument.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -12,16 +11,15 @@ from uif_tvm.ops.linear import array, normal
 from uif_tvm.ops.spec import (
     Array,
     Attribute,
+    Attrs,
     Case,
     Operand,
     OpSpec,
     ShapeError,
     TensorType,
+    Types,
     elements,
 )
-
-Types = Sequence[Any]
-Attrs = Mapping[str, Any]
 
 
 def _corners(boxes: Array, centred: bool) -> Array:
