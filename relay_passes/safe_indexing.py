@@ -44,7 +44,7 @@ _REFUSED = ("relax.grad.take_backward", "relax.grad.nll_loss_backward")
 
 
 class SafeIndexing(GraphPass):
-    """See the module's docstring. Memory safety is no option, so it cannot be disabled."""
+    """Keep every index inside its buffer; memory safety is no option, so it cannot be disabled."""
 
     name: ClassVar[str] = "safe-indexing"
     ensures: ClassVar[frozenset[str]] = frozenset({"indices-safe"})

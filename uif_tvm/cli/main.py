@@ -29,6 +29,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "reduce": ("reduce", "Shrink a failing ONNX model to the smallest one that still fails."),
     "targets": ("targets", "List targets, or show one."),
     "ops": ("ops", "List the standard operators, or show one."),
+    "passes": ("passes", "List the graph passes, or show one."),
     "env": ("env", "Show versions, whether they fit together, and what is missing."),
 }
 
