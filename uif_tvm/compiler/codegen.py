@@ -23,6 +23,7 @@ from tvm import s_tir, tirx
 from uif_tvm.compiler import tir_pipeline
 from uif_tvm.compiler.fingerprint import toolchain
 from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
+from uif_tvm.compiler.memory.workspace import Lifted, lifting
 from uif_tvm.compiler.select import select
 from uif_tvm.errors import EnvironmentFault
 from uif_tvm.runtime.host import available_cores
@@ -114,7 +115,10 @@ class KernelCompiler:
             return cached, True
         symbol = kernel_symbol(hint, key)
         flops = estimate_flops(func)
-        choice = select(func, symbol, self._spec, lambda made: self.object_code(made, symbol))
+        with lifting(self._spec.machine.cores) as lifted:
+            choice = select(
+                func, symbol, self._spec, lambda made: self.object_code(made, symbol, lifted)
+            )
         self.crashed += [f"kernel {symbol}: {text}" for text in choice.crashed]
         kernel = CompiledKernel(
             code=choice.code,
@@ -124,13 +128,16 @@ class KernelCompiler:
             detail=choice.scheduled.detail,
             declined=choice.declined + choice.crashed,
             flops=flops,
+            workspace=lifted.workspace,
+            run_allocations=lifted.left,
         )
         if not choice.crashed:  # a crash may be of today only, such as memory running out
             self._cache.put(key, kernel)
         return kernel, False
 
-    def object_code(self, func: tirx.PrimFunc, symbol: str) -> bytes:
-        """Relocatable object with ``func`` under ``symbol``."""
+    def object_code(self, func: tirx.PrimFunc, symbol: str, lifted: Lifted) -> bytes:
+        """Relocatable object with ``func`` under ``symbol``; ``lifted`` tells what it takes."""
+        lifted.workspace = lifted.left = 0  # an earlier attempt may have left its own
         module = tvm.IRModule({symbol: func.with_attr("global_symbol", symbol)})
         library = tirx.build(module, target=self._target, pipeline=tir_pipeline.register())
         with temporary_folder() as folder:

@@ -40,6 +40,8 @@ class CompiledKernel:
         symbol: kernel name.
         rule, kind, detail, declined: as in :class:`~uif_tvm.compiler.report.KernelChoice`.
         flops: per call.
+        workspace: bytes that it takes as one more buffer, behind the others; 0 for none.
+        run_allocations: allocations that it leaves to the runtime: of sizes known in a run only.
     """
 
     code: bytes
@@ -49,6 +51,8 @@ class CompiledKernel:
     detail: str
     declined: tuple[str, ...]
     flops: float
+    workspace: int = 0
+    run_allocations: int = 0
 
     def to_bytes(self) -> bytes:
         """The file's content."""

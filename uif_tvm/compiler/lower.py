@@ -20,6 +20,7 @@ from uif_tvm.compiler.codegen import KernelCompiler, buffer_bytes, kernel_key, t
 from uif_tvm.compiler.graph_pass import PassDriver
 from uif_tvm.compiler.graph_view import graph
 from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
+from uif_tvm.compiler.memory.workspace_calls import pass_workspaces
 from uif_tvm.compiler.memory_figures import planned_bytes
 from uif_tvm.compiler.pipeline import passes_for, phases
 from uif_tvm.compiler.report import KernelChoice
@@ -68,7 +69,7 @@ def compile_module(mod: tvm.IRModule, ctx: CompileContext, progress: Progress) -
     with ctx.report.timed("kernels"):
         mod, kernels = _compile_kernels(mod, ctx, lambda d, t: progress("compile kernels", d, t))
     with ctx.report.timed("virtual machine"):
-        mod = _lower_main(mod, ctx)
+        mod = _lower_main(mod, ctx, kernels)
         memory = planned_bytes(mod, weights)
         ctx.report.memory.update(memory)
         progress("link", 0, 1)
@@ -188,7 +189,9 @@ def _host_kernels(mod: tvm.IRModule) -> list[KernelChoice]:
     ]
 
 
-def _lower_main(mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
+def _lower_main(
+    mod: tvm.IRModule, ctx: CompileContext, kernels: list[CompiledKernel]
+) -> tvm.IRModule:
     """Relax with kernel calls -> Relax with explicit storage, ready for code generation."""
     transform = relax.transform
     passes = [
@@ -206,6 +209,7 @@ def _lower_main(mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
     ]
     with tvm.target.Target(dict(ctx.target.tvm_target)):
         mod = tvm.transform.Sequential(passes)(mod)
+        mod = pass_workspaces(mod, {kernel.symbol: kernel.workspace for kernel in kernels})
         if ctx.level >= 2:
             mod = _planned(mod, ctx)
         return tvm.transform.Sequential(late)(hoist_storage(mod))

@@ -13,15 +13,13 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
+from uif_tvm.compiler.memory.workspace import MAX_STACK_BYTES, lift_workspace, nbytes
 from uif_tvm.compiler.vector_math import KEEP_ON_STACK, allow_vectors, expand_math
 
 #: Pass this to ``tvm.tirx.build`` after :func:`register`.
 PIPELINE = "uif"
 
 _registering = threading.Lock()
-
-#: Stack slots above this size would overflow the stacks of worker threads.
-MAX_STACK_BYTES = 128 << 10
 
 
 def register() -> str:
@@ -81,6 +79,7 @@ def _lower() -> Any:
             block.RewriteUnsafeSelect(),
             plain.CommonSubexprElim(),
             plain.FP8ComputeLegalize(),
+            lift_workspace(),
             plain.VerifyMemory(),
             plain.AnnotateEntryFunc(),
             plain.SplitHostDevice(),
@@ -202,7 +201,7 @@ def keep_locals() -> Any:
 
     def mark(alloc: Any) -> Any:
         buffer = alloc.buffer
-        if buffer.scope() != "local" or _bytes(buffer) > MAX_STACK_BYTES:
+        if buffer.scope() != "local" or nbytes(buffer) > MAX_STACK_BYTES:
             return alloc
         keep = {**dict(alloc.annotations), KEEP_ON_STACK: tirx.IntImm("int32", 1)}
         return tirx.AllocBuffer(buffer, keep)
@@ -212,15 +211,3 @@ def keep_locals() -> Any:
         return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.AllocBuffer, mark)]))
 
     return run
-
-
-def _bytes(buffer: Any) -> float:
-    """Size of ``buffer``; infinite when an extent is symbolic."""
-    from tvm import tirx
-    from tvm.runtime import DataType
-
-    element = DataType(str(buffer.dtype))
-    total: float = element.bits * element.lanes / 8
-    for extent in buffer.shape:
-        total *= int(extent) if isinstance(extent, tirx.IntImm) else float("inf")
-    return total
