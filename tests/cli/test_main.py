@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -263,3 +264,28 @@ def test_command_starts_where_the_import_is_refused(tmp_path):
     stopped = command("targets", "list", env=environ)
     assert stopped.returncode == 4
     assert "Traceback" not in stopped.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "quiet", "level"),
+    [
+        (["probe"], False, "WARNING"),
+        (["-q", "probe"], True, "WARNING"),
+        (["probe", "-q"], True, "WARNING"),
+        (["-v", "probe", "-v"], False, "DEBUG"),
+        (["probe", "-v"], False, "INFO"),
+    ],
+)
+def test_log_options_stand_before_the_verb_or_after_it(monkeypatch, arguments, quiet, level):
+    seen = {}
+
+    @click.command("probe")
+    @click.pass_context
+    def probe(ctx):
+        seen.update(ctx.obj, level=logging.getLevelName(logging.getLogger().level))
+
+    entry._take_log_options(probe)
+    monkeypatch.setattr(entry.LazyGroup, "get_command", lambda self, ctx, name: probe)
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    assert (seen["quiet"], seen["level"]) == (quiet, level)

@@ -117,6 +117,7 @@ def command(
 def _print(artifact: Path, body: dict[str, Any]) -> None:
     ms = body["latency_ms"]
     peak = body["peak_memory_mb"]
+    needed = "unknown: it depends on open dimensions" if peak is None else f"{peak:.1f} MiB"
     rows = {
         "median": f"{ms['p50']:.3f} ms",
         "p90 / p99": f"{ms['p90']:.3f} / {ms['p99']:.3f} ms",
@@ -125,7 +126,9 @@ def _print(artifact: Path, body: dict[str, Any]) -> None:
         "runs": f"{ms['runs']} after {counted(body['warmup_runs'], 'warm-up run')}",
         "load": f"{body['load_ms']:.1f} ms (and {body['import_ms']:.0f} ms to import TVM, once)",
         "first run": f"{body['first_run_ms']:.1f} ms",
-        "peak memory": "unknown" if peak is None else f"{peak:.1f} MiB",
+        "peak memory": "unknown: it depends on open dimensions"
+        if peak is None
+        else f"{peak:.1f} MiB",
         "threads": body["threads"],
     }
     if body["made_up_inputs"]:

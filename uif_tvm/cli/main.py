@@ -90,12 +90,48 @@ class LazyGroup(click.Group):
         if cmd_name not in VERBS:
             return None
         module = importlib.import_module(f"uif_tvm.cli.{VERBS[cmd_name][0]}")
-        return cast(click.Command, module.command)
+        command = cast(click.Command, module.command)
+        _take_log_options(command)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of verbs, without importing them."""
         with formatter.section("Verbs"):
             formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+
+def _verbosity(ctx: click.Context, param: click.Parameter, value: int) -> None:
+    """``-v`` and ``-q``, which mean the same before the verb and after it."""
+    settings = ctx.find_root().ensure_object(dict)
+    if param.name == "quiet":
+        settings["quiet"] = bool(value) or settings.get("quiet", False)
+        return
+    settings["verbose"] = count = int(value) + settings.get("verbose", 0)
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(count, 2)]
+    logging.basicConfig(
+        stream=sys.stderr, level=level, format="%(levelname)s %(name)s: %(message)s", force=True
+    )
+
+
+def _log_options() -> list[click.Option]:
+    verbose, quiet = "Log to stderr; twice for debugging.", "No progress display."
+    return [
+        click.Option(
+            ["-v", "--verbose"], count=True, callback=_verbosity, expose_value=False, help=verbose
+        ),
+        click.Option(
+            ["-q", "--quiet"], is_flag=True, callback=_verbosity, expose_value=False, help=quiet
+        ),
+    ]
+
+
+def _take_log_options(command: click.Command) -> None:
+    """Give a verb, and the verbs below it, the options of the root."""
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            _take_log_options(inner)
+    if not any(param.name == "quiet" for param in command.params):
+        command.params.extend(_log_options())
 
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -107,26 +143,22 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-v", "--verbose", count=True, help="Log to stderr; twice for debugging.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress display.")
 @click.option("--version", is_flag=True, callback=_version, expose_value=False, is_eager=True)
 @click.pass_context
-def cli(ctx: click.Context, verbose: int, quiet: bool) -> None:
+def cli(ctx: click.Context) -> None:
     """Compile PyTorch and ONNX models for any chip that has a target, and run them.
 
     \b
       uif export model.onnx -o model.uif
       uif run model.uif --input x=@x.npy --output-dir out
     """
-    ctx.obj = {"quiet": quiet}
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    logging.basicConfig(
-        stream=sys.stderr, level=level, format="%(levelname)s %(name)s: %(message)s", force=True
-    )
     if ctx.invoked_subcommand != "env":
         from uif_tvm import compat
 
         compat.check()
+
+
+_take_log_options(cli)
 
 
 def main(args: Sequence[str] | None = None) -> None:

@@ -89,7 +89,7 @@ def test_missing_and_foreign_files(tmp_path: Path) -> None:
         import_torch(tmp_path / "none.pt2")
     path = tmp_path / "text.pt2"
     path.write_text("no archive")
-    with pytest.raises(ImportModelError, match=r"not a \.pt2 archive"):
+    with pytest.raises(ImportModelError, match=r"text\.pt2: not a \.pt2 archive"):
         import_torch(path)
 
 

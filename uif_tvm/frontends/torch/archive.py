@@ -70,8 +70,10 @@ def load_archive(path: str | os.PathLike[str]) -> torch.export.ExportedProgram:
     try:
         with quietly():
             program = torch.export.load(_checked_copy(data))
-    except ImportModelError:
-        raise
+    except ImportModelError as error:
+        raise ImportModelError(
+            f"{os.fspath(path)}: {error.message}", code=error.code, hint=error.hint
+        ) from error
     except Exception as error:
         raise ImportModelError(
             f"{os.fspath(path)} cannot be loaded: {type(error).__name__}: {error}",
