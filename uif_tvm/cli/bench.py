@@ -126,9 +126,7 @@ def _print(artifact: Path, body: dict[str, Any]) -> None:
         "runs": f"{ms['runs']} after {counted(body['warmup_runs'], 'warm-up run')}",
         "load": f"{body['load_ms']:.1f} ms (and {body['import_ms']:.0f} ms to import TVM, once)",
         "first run": f"{body['first_run_ms']:.1f} ms",
-        "peak memory": "unknown: it depends on open dimensions"
-        if peak is None
-        else f"{peak:.1f} MiB",
+        "peak memory": needed,
         "threads": body["threads"],
     }
     if body["made_up_inputs"]:
