@@ -17,9 +17,17 @@ from uif_tvm.schedules.x86.matmul_planner import plan_matmul
 from uif_tvm.schedules.x86.plane_conv import RULES as PLANE_RULES
 from uif_tvm.schedules.x86.pool import BlockedPool
 from uif_tvm.schedules.x86.rows import RULES as ROW_RULES
+from uif_tvm.schedules.x86.winograd import Winograd
+from uif_tvm.schedules.x86.winograd_planner import plan_winograd
 
 if TYPE_CHECKING:
-    from uif_tvm.target.schedule import Conv2dPlan, Conv2dProblem, MatmulPlan, MatmulProblem
+    from uif_tvm.target.schedule import (
+        Conv2dPlan,
+        Conv2dProblem,
+        MatmulPlan,
+        MatmulProblem,
+        WinogradPlan,
+    )
     from uif_tvm.target.spec import Machine, Refusal
 
 
@@ -32,6 +40,12 @@ class Planner:
         """Blocked layout of one convolution."""
         return plan_conv2d(problem, machine)
 
+    def winograd(
+        self, problem: Conv2dProblem, machine: Machine, tiles: tuple[int, ...]
+    ) -> WinogradPlan | Refusal:
+        """Winograd's algorithm for one convolution, where it pays."""
+        return plan_winograd(problem, machine, tiles)
+
     def matmul(self, problem: MatmulProblem, machine: Machine) -> MatmulPlan | Refusal:
         """Packing of one constant right-hand side."""
         return plan_matmul(problem, machine)
@@ -41,6 +55,7 @@ PLANNER = Planner()
 RULES = (
     BlockedConv2d(),
     BlockedDepthwise(),
+    Winograd(),
     BlockedPool(),
     LayoutChange(),
     *PLANE_RULES,

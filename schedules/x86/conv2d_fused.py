@@ -111,14 +111,19 @@ def shape_of_or_none(buffer: Any) -> tuple[int, ...] | None:
     return shape_of(buffer)
 
 
-def read_fused(func: PrimFunc, families: tuple[str, ...]) -> FusedKernel | Refusal:
-    """``func`` as a :class:`FusedKernel` whose anchor's family is one of ``families``."""
+def read_fused(
+    func: PrimFunc, families: tuple[str, ...], stage: str | None = None
+) -> FusedKernel | Refusal:
+    """``func`` as a :class:`FusedKernel` whose anchor's family is one of ``families``.
+
+    Blocks of family ``stage`` compute what the anchor reads, and count as parts of it.
+    """
     from tvm import s_tir
 
     if not isinstance(func.body, s_tir.SBlockRealize):
         return Refusal("fused-shape", "no root block")
     try:
-        anchor, family, chain = None, "", {}
+        anchor, family, chain, stages = None, "", {}, []
         leaves = list(_leaf_blocks(func.body.block.body))
         labels = {str(block.annotations.get(FAMILY_ATTR)) for block in leaves}
         if not labels & set(families):
@@ -131,12 +136,14 @@ def read_fused(func: PrimFunc, families: tuple[str, ...]) -> FusedKernel | Refus
                 if anchor is not None:
                     raise UnreadableError("two anchor blocks")
                 anchor, family = block, str(label)
+            elif stage is not None and str(label) == stage:
+                stages.append(block)
             else:
                 variables = [item.var for item in block.iter_vars]
                 chain[block.writes[0].source] = (variables, _elementwise_value(block))
         if anchor is None:
             raise UnreadableError("no anchor block")
-        inputs, result = _inputs(anchor), _result(func, anchor, chain)
+        inputs, result = _inputs([*stages, anchor]), _result(func, anchor, chain)
         kernel = FusedKernel(func, anchor, family, inputs, result, chain)
         _check(kernel)
     except UnreadableError as reason:
@@ -193,11 +200,12 @@ def _identity(indices: Any, variables: list[Any], shape: tuple[int, ...]) -> boo
     )
 
 
-def _inputs(anchor: Any) -> tuple[Any, ...]:
-    out = anchor.writes[0].source
+def _inputs(parts: list[Any]) -> tuple[Any, ...]:
+    """What the anchor and its stages read and do not write, in order of first use."""
+    written = [block.writes[0].source for block in parts]
     found: list[Any] = []
-    for region in anchor.reads:
-        if not any(_same(region.source, known) for known in (out, *found)):
+    for region in (region for block in parts for region in block.reads):
+        if not any(_same(region.source, known) for known in (*written, *found)):
             found.append(region.source)
     return tuple(found)
 

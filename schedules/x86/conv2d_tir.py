@@ -159,7 +159,7 @@ class Registers:
         *before, column = at
         if len(slots) == 1 or kernel.fused_blocks < LONG_EPILOGUE:
             stores = [
-                self._finished(kernel, [*before, column + i], partial(read, slot))
+                finished(kernel, [*before, column + i], partial(read, slot), self.lanes)
                 for i, slot in enumerate(self.buffers[slot] for slot in slots)
             ]
             return seq(*stores)
@@ -169,17 +169,28 @@ class Registers:
         copied = [write(copies, self.read(slot), i, lane) for i, slot in enumerate(slots)]
 
         def pixel(i: Any) -> Any:
-            return self._finished(kernel, [*before, column + i], lambda n: read(copies, i, n))
+            at = [*before, column + i]
+            return finished(kernel, at, lambda lane: read(copies, i, lane), self.lanes)
 
         return seq(alloc(copies), *copied, loop("pixel", len(slots), pixel))
 
-    def _finished(self, kernel: Any, at: list[Any], value: Body) -> Any:
-        def lane_body(lane: Any) -> Any:
-            indices = [i64(i) if isinstance(i, int) else i for i in (*at, lane)]
-            statements, result = kernel.epilogue(indices, value(lane))
-            return seq(*statements, write(kernel.result, result, *indices))
 
-        return loop("lane", self.lanes, lane_body, "VECTORIZED")
+def finished(kernel: Any, at: list[Any], value: Body, lanes: int) -> Any:
+    """``result[at, lane] = epilogue(value(lane))`` for one vector.
+
+    Args:
+        kernel: the :class:`~schedules.x86.conv2d_fused.FusedKernel`.
+        at: indices of the result, all but the lane.
+        value: what the anchor computes for a lane.
+        lanes: elements of the vector.
+    """
+
+    def lane_body(lane: Any) -> Any:
+        indices = [i64(i) if isinstance(i, int) else i for i in (*at, lane)]
+        statements, result = kernel.epilogue(indices, value(lane))
+        return seq(*statements, write(kernel.result, result, *indices))
+
+    return loop("lane", lanes, lane_body, "VECTORIZED")
 
 
 def workspace(name: str, shape: tuple[int, ...], dtype: str, scope: str = "global") -> Any:

@@ -165,6 +165,17 @@ def pack_weight(
     return np.ascontiguousarray(padded.reshape(shape).transpose(0, 2, 4, 5, 3, 1))
 
 
+def unpack_weight(
+    packed: np.ndarray[Any, Any], out_channels: int, in_channels: int
+) -> np.ndarray[Any, Any]:
+    """Inverse of :func:`pack_weight` for one group: ``[O, I, KH, KW]``."""
+    count, depth, rows, columns, in_block, out_block = packed.shape
+    full = packed.transpose(0, 5, 1, 4, 2, 3).reshape(
+        count * out_block, depth * in_block, rows, columns
+    )
+    return full[:out_channels, :in_channels]
+
+
 def pack_depthwise(weight: np.ndarray[Any, Any], block: int) -> np.ndarray[Any, Any]:
     """``[C, 1, KH, KW]`` as ``[ceil(C/cb), KH, KW, cb]``, zero past the last channel."""
     channels, _, rows, columns = weight.shape

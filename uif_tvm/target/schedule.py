@@ -91,6 +91,63 @@ class MatmulPlan:
     m_block: int
 
 
+@dataclass(frozen=True)
+class WinogradPlan:
+    """A convolution through F(tile x tile, 3 x 3), and what the planner's cost models say.
+
+    Args:
+        tile: rows and columns of a tile of results.
+        out_block: output channels per weight block.
+        cycles, direct_cycles: estimated cycles of this kernel and of the direct one.
+    """
+
+    tile: int
+    out_block: int
+    cycles: float
+    direct_cycles: float
+
+
+@dataclass(frozen=True)
+class AttentionProblem:
+    """One attention; extents that are known at run time only are 0.
+
+    Args:
+        batch: independent problems.
+        heads: heads of queries; ``groups`` of keys and values.
+        queries, keys: positions of either.
+        depth: features of queries and keys; ``width`` of values.
+        dtype: element type in memory; sums are float32 at least.
+    """
+
+    batch: int
+    heads: int
+    groups: int
+    queries: int
+    keys: int
+    depth: int
+    width: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """Blocks of a fused attention kernel.
+
+    Args:
+        tile_rows: rows of queries of one register tile.
+        panel: keys of one register tile of scores.
+        columns: features of one register tile of results.
+        key_block: keys between two updates of the running softmax; a multiple of ``panel``.
+        row_block: rows of queries of one task; a multiple of ``tile_rows``.
+    """
+
+    tile_rows: int
+    panel: int
+    columns: int
+    key_block: int
+    row_block: int
+
+
 class KernelPlanner(Protocol):
     """Chooses layouts for graph passes; must be a pure function of the problem and machine."""
 
@@ -100,8 +157,21 @@ class KernelPlanner(Protocol):
         """Blocked layout for a convolution, or why the kernel library has none."""
         ...
 
+    def winograd(
+        self, problem: Conv2dProblem, machine: Machine, tiles: tuple[int, ...]
+    ) -> WinogradPlan | Refusal:
+        """Winograd's algorithm where it is faster than the direct kernel, or why it is not.
+
+        ``tiles`` are the sizes of tiles of results that are accurate enough, at least one.
+        """
+        ...
+
     def matmul(self, problem: MatmulProblem, machine: Machine) -> MatmulPlan | Refusal:
         """Packed layout for a constant right-hand side, or why there is none."""
+        ...
+
+    def attention(self, problem: AttentionProblem, machine: Machine) -> AttentionPlan | Refusal:
+        """Blocks of a fused attention kernel, or why the kernel library has none."""
         ...
 
 
