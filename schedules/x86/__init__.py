@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from uif_tvm.schedules._common import RULES as GENERIC_RULES
+from uif_tvm.schedules.x86.attention import RULES as ATTENTION_RULES
+from uif_tvm.schedules.x86.attention_planner import plan_attention
 from uif_tvm.schedules.x86.conv2d import BlockedConv2d
 from uif_tvm.schedules.x86.conv2d_layout import LayoutChange
 from uif_tvm.schedules.x86.conv_planner import plan_conv2d
@@ -22,6 +24,8 @@ from uif_tvm.schedules.x86.winograd_planner import plan_winograd
 
 if TYPE_CHECKING:
     from uif_tvm.target.schedule import (
+        AttentionPlan,
+        AttentionProblem,
         Conv2dPlan,
         Conv2dProblem,
         MatmulPlan,
@@ -50,6 +54,10 @@ class Planner:
         """Packing of one constant right-hand side."""
         return plan_matmul(problem, machine)
 
+    def attention(self, problem: AttentionProblem, machine: Machine) -> AttentionPlan | Refusal:
+        """Blocks of one fused attention kernel."""
+        return plan_attention(problem, machine)
+
 
 PLANNER = Planner()
 RULES = (
@@ -59,6 +67,7 @@ RULES = (
     BlockedPool(),
     LayoutChange(),
     *PLANE_RULES,
+    *ATTENTION_RULES,
     *MATMUL_RULES,
     *ROW_RULES,
     *GENERIC_RULES,

@@ -52,9 +52,7 @@ class AttentionNest:
         count = known(self.keys)
         self.one_block = count is not None and count <= plan.key_block
         self.staged = str(self.value.dtype) != _FLOAT or form.width % lanes != 0
-        self.packed = tir.workspace(
-            "packed", (plan.key_block * form.depth,), _FLOAT, "local"
-        )
+        self.packed = tir.workspace("packed", (plan.key_block * form.depth,), _FLOAT, "local")
         values = plan.key_block * self.padded
         self.values = tir.workspace("values", (values,), _FLOAT) if self.staged else None
         self.tile = tir.workspace("tile", (plan.tile_rows * form.depth,), _FLOAT, "local")
@@ -157,9 +155,7 @@ class AttentionNest:
             return transposed(
                 lanes,
                 lambda i: load(group, i, lanes_from(d, lanes)),
-                lambda j, value: write(
-                    self.packed, value, lanes_from(at(group, d + j, 0), lanes)
-                ),
+                lambda j, value: write(self.packed, value, lanes_from(at(group, d + j, 0), lanes)),
             )
 
         def rest(group: Any) -> Any:
@@ -248,9 +244,7 @@ class AttentionNest:
 
             def copy(head: Any, position: Any) -> Any:
                 def load(d: Any) -> Any:
-                    return self.operand(
-                        self.query, self.form.query, b, head, position, d, depth
-                    )
+                    return self.operand(self.query, self.form.query, b, head, position, d, depth)
 
                 scale = tir_const(self.form.scale)
                 return seq(
@@ -269,7 +263,12 @@ class AttentionNest:
 
     def _scores(self, count: Any) -> Any:
         """``scores[r, k] = tile[r] . packed[k]``, a panel of keys at a time."""
-        rows, panel, depth, lanes = self.plan.tile_rows, self.plan.panel, self.form.depth, self.lanes
+        rows, panel, depth, lanes = (
+            self.plan.tile_rows,
+            self.plan.panel,
+            self.form.depth,
+            self.lanes,
+        )
         vectors = panel // lanes
 
         def one(p: Any) -> Any:
@@ -363,7 +362,7 @@ class AttentionNest:
         row = first + local
         head, position = self.place(g, row)
         body = tir.named("head", head, lambda h: tir.named("position", position, lambda p:
-            
+
             self._divided(state, lambda factor: store(h, p, factor))))  # fmt: skip
         return tir.branch(row < self.rows, body)
 

@@ -84,9 +84,7 @@ class Softmax:
         whole = count // self.lanes
         vectors = loop("v", _plain(whole), lambda v: some(v * self.lanes, self.lanes))
         rest = _plain(count - whole * self.lanes)
-        return seq(
-            vectors, loop("k", rest, lambda k: some(_plain(whole * self.lanes) + k, 1))
-        )
+        return seq(vectors, loop("k", rest, lambda k: some(_plain(whole * self.lanes) + k, 1)))
 
     def _masked(self, value: Any, h: Any, p: Any, b: Any, k: Any, width: int) -> Any:
         from tvm import tirx
@@ -96,7 +94,8 @@ class Softmax:
             return value
         own = (b, h, p, k)[4 - len(mask.shape) :]
         index = [
-            tir.i64(0) if _is_one(extent) else at for at, extent in zip(own, mask.shape, strict=True)
+            tir.i64(0) if _is_one(extent) else at
+            for at, extent in zip(own, mask.shape, strict=True)
         ]
         same = not index or _is_one(mask.shape[-1])
         if not same:

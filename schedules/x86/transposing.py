@@ -8,9 +8,7 @@ from typing import Any
 from uif_tvm.schedules.x86.conv2d_tir import Registers, seq
 
 
-def transposed(
-    lanes: int, load: Callable[[int], Any], store: Callable[[int, Any], Any]
-) -> Any:
+def transposed(lanes: int, load: Callable[[int], Any], store: Callable[[int, Any], Any]) -> Any:
     """``store(j, column j)`` of the square whose row ``i`` is ``load(i)``, float32.
 
     Stage by stage, distance ``h`` = 1, 2, 4 ...: rows ``i`` and ``i + h`` exchange the blocks of
