@@ -41,6 +41,7 @@ def phases() -> tuple[Phase, ...]:
         safe_indexing,
         standard_kernels,
         view_reshape,
+        winograd,
     )
 
     return (
@@ -60,6 +61,7 @@ def phases() -> tuple[Phase, ...]:
             (
                 (2, standard_kernels.PASS),
                 (2, block_layout.PASS),
+                (3, winograd.PASS),
                 (2, plane_conv.PASS),
                 (2, pack_matmul.PASS),
                 (2, dead_code.PASS),
