@@ -240,7 +240,7 @@ class TestThreads:
         engine = api.load(save(tmp_path / "m.uif", model, compiled(model)), threads=1)
         x = weights(side, side)
         engine.run(x, x)
-        real, window = engine._vm._local.entry, []
+        real, window = engine._vm._local.machines[0].entry, []
 
         def timed(*args):
             window.append(time.perf_counter())
@@ -248,7 +248,7 @@ class TestThreads:
             window.append(time.perf_counter())
             return results
 
-        engine._vm._local.entry = timed
+        engine._vm._local.machines[0].entry = timed
         ticks, done = [], threading.Event()
 
         def tick():
@@ -344,7 +344,7 @@ class TestFailures:
             raise ValueError("kernel said no")
 
         with monkeypatch.context() as patch:
-            patch.setattr(linear_engine._vm._local, "entry", fail)
+            patch.setattr(linear_engine._vm._local.machines[0], "entry", fail)
             with pytest.raises(RunError, match="ValueError: kernel said no") as caught:
                 linear_engine.run(weights(4, 64))
         assert caught.value.target == "cpu"

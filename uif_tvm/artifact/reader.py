@@ -20,6 +20,7 @@ from uif_tvm.artifact import tensors, zipstore
 from uif_tvm.artifact.digest import digest_of
 from uif_tvm.artifact.files import PathLike, map_file
 from uif_tvm.artifact.manifest import MANIFEST, MAX_MANIFEST_BYTES, WEIGHTS, Manifest, Section
+from uif_tvm.artifact.memory_plan import MEMORY_PLAN, MemoryPlan
 from uif_tvm.artifact.strictjson import REGET, loads
 from uif_tvm.errors import ArtifactError, EnvironmentFault, UsageError
 from uif_tvm.target.spec import Requirement
@@ -175,6 +176,16 @@ class Artifact:
         if name not in section.extras:
             _absent("MEMBER", f"extra {name!r:.200}", f"Section.extras of {section.target!r}")
         return self._copy(section.extras[name])
+
+    def memory_plan(self, section: Section) -> MemoryPlan | None:
+        """Where the section's code has its tensors; ``None`` where it allocates them itself.
+
+        Raises:
+            ArtifactError: code ``UIF-ARTIFACT-MEMORY``: the plan is none, or leaves its arenas.
+        """
+        if MEMORY_PLAN not in section.extras:
+            return None
+        return MemoryPlan.from_bytes(self.extra(section, MEMORY_PLAN))
 
     def _read_manifest(self, entries: list[zipstore.Entry]) -> Manifest:
         first = entries[0] if entries else None

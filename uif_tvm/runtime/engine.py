@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from uif_tvm.errors import InputError, RunError, UifError, UsageError
 from uif_tvm.runtime import aten_ops, host_clock, host_ops, reference_ops
-from uif_tvm.runtime.elements import from_stored, stored_dtype, to_stored
+from uif_tvm.runtime.elements import stored_dtype, to_stored
 from uif_tvm.runtime.ffi import runtime
 from uif_tvm.runtime.inputs import bind
+from uif_tvm.runtime.results import Results, empty_outputs, given_arrays
 from uif_tvm.runtime.stats import RunStats, process_peak_mb
 from uif_tvm.runtime.strings import STRINGS, RunStrings, Strings
 from uif_tvm.runtime.tensors import aligned, numpy_dtype
 from uif_tvm.runtime.vm import ThreadLocalVM
-from uif_tvm.signature import Leaf, ListSpec, Spec, TensorSpec, leaves, pack, tensors
+from uif_tvm.signature import Spec, TensorSpec, leaves, pack, tensors
 
 if TYPE_CHECKING:
     from uif_tvm.artifact import Artifact
@@ -39,14 +40,22 @@ class Engine:
         self._signature = artifact.manifest.signature
         self._report = artifact.report(self._section)
         self._register_host_calls()
-        self._vm = ThreadLocalVM(artifact.library(self._section), self._section.entry, threads)
-        self._vm.warm()
+        self._plan = artifact.memory_plan(self._section)
+        self._vm = ThreadLocalVM(
+            artifact.library(self._section), self._section.entry, threads, self._plan
+        )
         # The arrays own the mapped memory that the tensors look into.
         self._weights = [aligned(artifact.weight(name)) for name in self._section.weights]
         self._packed = self._vm.pack([self._vm.tensor(array) for array in self._weights])
         self._weight_addresses = {array.ctypes.data for array in self._weights}
         host_clock.forget(self._weight_addresses)
-        self._outputs = list(leaves(self._signature.outputs))
+        self._results = Results(
+            list(leaves(self._signature.outputs)),
+            self._plan,
+            self._vm.array,
+            self._weight_addresses,
+        )
+        self._vm.warm()
         self._strings = self._constant_strings()
         self._stats = RunStats()
         self._load_ms = (time.perf_counter() - start) * 1e3
@@ -111,20 +120,59 @@ class Engine:
                 compiled for other input values.
             RunError: a kernel failed.
         """
+        return self._run(None, args, named)
+
+    def run_into(self, out: Any, /, *args: Any, **named: Any) -> list[Any]:
+        """Run the model once, results written into arrays of the caller.
+
+        Args:
+            out: one writeable array per output, in order, or a dict by name; ``None`` (or a name
+                left out) for what :meth:`run` would make. Results land in the arrays directly
+                where these come from :meth:`empty_outputs` or from an earlier run, else by way of
+                a copy. No array may share memory with an input or another one.
+            args, named: as for :meth:`run`.
+
+        Returns:
+            As :meth:`run`: the arrays given, and new ones for the rest. After an error their
+            content is undefined.
+
+        Raises:
+            InputError: also where an array does not fit its output (code ``UIF-RUN-OUT``).
+            RunError: a kernel failed.
+        """
+        return self._run(out, args, named)
+
+    def empty_outputs(self) -> list[Any]:
+        """Arrays for :meth:`run_into` that compiled code writes to directly, not initialised.
+
+        ``None`` stands for outputs whose size is settled in each run, lists and texts.
+        """
+        return empty_outputs(self.outputs)
+
+    def _run(self, out: Any, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         start = time.perf_counter()
         texts = RunStrings(self._strings)
-        arrays = [aligned(to_stored(array, texts)) for array in bind(self._signature, args, named)]
+        bound = bind(self._signature, args, named)
+        given = None if out is None else given_arrays(self.outputs, out, bound)
+        arrays = [aligned(to_stored(array, texts)) for array in bound]
+        run = self._results.begin(given)
+        taken = {array.ctypes.data for array in arrays}
         try:
-            results = self._vm.call(arrays, self._packed, texts)
+            values = self._vm.call(
+                arrays,
+                self._packed,
+                run.memory,
+                texts,
+                lambda returned, machine: self._results.collect(
+                    run, returned, machine, texts, taken
+                ),
+            )
+        except UifError:
+            raise
         except Exception as error:
             raise self._failure(error) from error
-        taken = {array.ctypes.data for array in arrays}
-        values = [
-            self._value(result, leaf, texts, taken)
-            for result, leaf in zip(results, self._outputs, strict=True)
-        ]
         outputs = pack(self._signature.outputs, iter(values))
-        self._stats.add(time.perf_counter() - start)
+        self._stats.add(time.perf_counter() - start, run.nbytes)
         return outputs
 
     def _failure(self, error: Exception) -> UifError:
@@ -147,25 +195,6 @@ class Engine:
             hint="export the model again with an example like this input",
         )
 
-    def _value(self, result: Any, leaf: Leaf, texts: Strings, taken: set[int]) -> Any:
-        """One result as callers get it.
-
-        It is copied where its memory is an input's, a weight's or another output's: models return
-        such tensors as they are or reshaped; either way the address is the same.
-
-        Args:
-            taken: addresses that belong to somebody; the result's is added.
-        """
-        if isinstance(leaf, ListSpec):
-            item = TensorSpec(leaf.name, (), leaf.dtype)
-            return [self._value(part, item, texts, taken) for part in result]
-        array = self._vm.array(result, numpy_dtype(stored_dtype(leaf.dtype)))
-        address = array.ctypes.data
-        if address in taken or address in self._weight_addresses:
-            array = array.copy()
-        taken.add(address)
-        return from_stored(array, leaf.dtype, texts)
-
     def get_stats(self) -> dict[str, Any]:
         """Counters since load. Times are in milliseconds, memory in MiB.
 
@@ -174,6 +203,11 @@ class Engine:
         peak, outputs included; ``None`` where a size is known at run time only.
         ``process_peak_mb`` is the whole process's peak resident size. ``host_ms`` is the mean
         time per run in each operator that runs on the host.
+
+        ``arena_bytes`` is what each thread that runs the model keeps for its intermediate
+        tensors; ``planned_peak_mb`` is that and the results, by plan; ``measured_peak_mb`` is
+        what was allocated: the arena, and the most that the results of one run took. The last two
+        are ``None`` without runs or where a run allocates by its own extents.
         """
         kinds: Counter[str] = Counter()
         for kernel in self._report["kernels"]:
@@ -181,6 +215,9 @@ class Engine:
         return self._stats.snapshot() | {
             "peak_memory_mb": self._planned_mb(),
             "process_peak_mb": process_peak_mb(),
+            "arena_bytes": self._plan.arena_bytes if self._plan else 0,
+            "planned_peak_mb": self._peak_mb(self._section.memory.get("activations")),
+            "measured_peak_mb": self._peak_mb(self._measured_bytes()),
             "op_count": sum(kinds.values()),
             "kernels_by_kind": dict(kinds),
             "host_fallbacks": kinds.get("host", 0),
@@ -195,6 +232,16 @@ class Engine:
         sizes = [memory.get("weights", 0), memory.get("activations"), *given]
         known = [size for size in sizes if size is not None]
         return sum(known) / (1 << 20) if len(known) == len(sizes) else None
+
+    @staticmethod
+    def _peak_mb(nbytes: int | None) -> float | None:
+        return None if nbytes is None else nbytes / (1 << 20)
+
+    def _measured_bytes(self) -> int | None:
+        """Bytes that one run's tensors took; ``None`` where the virtual machine allocates any."""
+        if self._plan is None or self._plan.run_allocations or not self._stats.runs:
+            return None
+        return self._vm.arena_bytes + self._stats.most_bytes
 
     def _host_ms(self) -> dict[str, float]:
         runs = self._stats.runs or 1

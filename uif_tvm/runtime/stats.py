@@ -19,11 +19,13 @@ class RunStats:
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._runs = 0
         self._first: float | None = None
+        self._most_bytes = 0
 
-    def add(self, seconds: float) -> None:
-        """Record one finished run."""
+    def add(self, seconds: float, nbytes: int = 0) -> None:
+        """Record one finished run and the bytes of its results."""
         with self._lock:
             self._runs += 1
+            self._most_bytes = max(self._most_bytes, nbytes)
             if self._first is None:
                 self._first = seconds
             else:
@@ -33,6 +35,11 @@ class RunStats:
     def runs(self) -> int:
         """Finished runs so far."""
         return self._runs
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes that the results of one run took."""
+        return self._most_bytes
 
     def snapshot(self) -> dict[str, float | int | None]:
         """Runs so far, first-run time apart, percentiles over the last ``WINDOW`` runs."""

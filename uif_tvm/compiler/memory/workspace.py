@@ -9,7 +9,7 @@ stack; for larger ones the loop is split into as many parts as the target has co
 gets a slice of its own:
 
     parallel i < n { w = alloc; B(i, w) }
-    ->  parallel p < P { for k < ceil(n / P): if p * ceil(n / P) + k < n: B(p * ceil(n / P) + k, w_p) }
+    ->  parallel p < P { for i in p * ceil(n / P) ... min((p + 1) * ceil(n / P), n): B(i, w_p) }
 
 The runtime shares a loop among workers in the same contiguous parts.
 """

@@ -21,14 +21,22 @@ _DYNAMIC = "relax.vm.call_tir_dyn"
 
 def pass_workspaces(mod: tvm.IRModule, sizes: Mapping[str, int]) -> tvm.IRModule:
     """Every call of a kernel in ``sizes`` (name -> bytes) passes that much workspace."""
-    if not any(sizes.values()):
+    sizes = {name: size for name, size in sizes.items() if size}
+    if not sizes:
         return mod
-    changed = {}
+    # What a call may pass is checked against the type of the function's name.
+    names = {
+        var.name_hint: _grown(var, sizes[var.name_hint])
+        for var in mod.functions
+        if var.name_hint in sizes
+    }
+    functions = {}
     for var, func in mod.functions.items():
         if isinstance(func, relax.Function):
-            body = _sequence(func.body, sizes)
-            changed[var] = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
-    return tvm.IRModule({**dict(mod.functions), **changed}, attrs=mod.attrs)
+            body = _Pass(sizes, names).sequence(func.body)
+            func = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
+        functions[names.get(var.name_hint, var)] = func
+    return tvm.IRModule(functions, attrs=mod.attrs)
 
 
 def kernel_of(call: Any) -> GlobalVar | None:
@@ -40,28 +48,42 @@ def kernel_of(call: Any) -> GlobalVar | None:
     return call.args[0] if op_name(call) == _DYNAMIC else None
 
 
-def _sequence(seq: Any, sizes: Mapping[str, int]) -> Any:
-    blocks = []
-    for block in seq.blocks:
-        bindings: list[Any] = []
-        for binding in block.bindings:
-            value = binding.value
-            if isinstance(value, relax.If):
-                branches = [_sequence(b, sizes) for b in (value.true_branch, value.false_branch)]
-                branched = relax.If(value.cond, *branches)
-                relax.expr._update_type(branched, value.ty)
-                binding = relax.VarBinding(binding.var, branched)
-            kernel = kernel_of(value)
-            size = sizes.get(kernel.name_hint, 0) if kernel is not None else 0
-            if size:
-                made = _allocation(size)
-                bindings.append(made)
-                binding = relax.VarBinding(binding.var, _with(value, made.var))
-            bindings.append(binding)
-        blocks.append(relax.BindingBlock(bindings))
-    new = relax.SeqExpr(blocks, seq.body)
-    relax.expr._update_type(new, seq.ty)
-    return new
+def _grown(var: GlobalVar, size: int) -> GlobalVar:
+    """The name of a kernel that takes a workspace besides what ``var`` takes."""
+    ty = var.ty
+    grown = GlobalVar(var.name_hint)
+    workspace = relax.TensorType([size], "uint8")
+    relax.expr._update_type(grown, relax.FuncType([*ty.params, workspace], ty.ret, ty.purity))
+    return grown
+
+
+class _Pass:
+    def __init__(self, sizes: Mapping[str, int], names: Mapping[str, GlobalVar]) -> None:
+        self._sizes, self._names = sizes, names
+
+    def sequence(self, seq: Any) -> Any:
+        """``seq`` with workspaces made before the calls that need one."""
+        blocks = []
+        for block in seq.blocks:
+            bindings: list[Any] = []
+            for binding in block.bindings:
+                value = binding.value
+                kernel = kernel_of(value)
+                if isinstance(value, relax.If):
+                    branches = [self.sequence(b) for b in (value.true_branch, value.false_branch)]
+                    branched = relax.If(value.cond, *branches)
+                    relax.expr._update_type(branched, value.ty)
+                    binding = relax.VarBinding(binding.var, branched)
+                elif kernel is not None and kernel.name_hint in self._sizes:
+                    made = _allocation(self._sizes[kernel.name_hint])
+                    bindings.append(made)
+                    call = _with(value, self._names[kernel.name_hint], made.var)
+                    binding = relax.VarBinding(binding.var, call)
+                bindings.append(binding)
+            blocks.append(relax.BindingBlock(bindings))
+        new = relax.SeqExpr(blocks, seq.body)
+        relax.expr._update_type(new, seq.ty)
+        return new
 
 
 def _allocation(size: int) -> Any:
@@ -71,16 +93,13 @@ def _allocation(size: int) -> Any:
     return relax.VarBinding(relax.Var(WORKSPACE, ty), call)
 
 
-def _with(call: Call, workspace: Any) -> Call:
-    """``call`` with one more buffer behind the others."""
+def _with(call: Call, kernel: GlobalVar, workspace: Any) -> Call:
+    """``call`` of ``kernel`` with one more buffer behind the others."""
     if isinstance(call.op, GlobalVar):
-        new = Call(call.op, [*call.args, workspace], call.attrs, call.ty_args)
+        new = Call(kernel, [*call.args, workspace], call.attrs, call.ty_args)
     else:
-        args = call.args[1]
-        fields = list(args.fields)
-        # Sizes follow the buffers.
-        at = len(fields) - (1 if isinstance(fields[-1], relax.ShapeExpr) else 0)
-        grown = relax.Tuple([*fields[:at], workspace, *fields[at:]])
-        new = Call(call.op, [call.args[0], grown, *call.args[2:]], call.attrs, call.ty_args)
+        *buffers, symbols = call.args[1].fields
+        passed = relax.Tuple([*buffers, workspace, symbols])
+        new = Call(call.op, [kernel, passed, *call.args[2:]], call.attrs, call.ty_args)
     relax.expr._update_type(new, call.ty)
     return new
