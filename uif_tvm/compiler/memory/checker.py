@@ -19,8 +19,8 @@ def check(buffers: Sequence[Buffer], plan: Plan) -> None:
 
     Raises:
         CompileError: two buffers overlap (named, with the step and the bytes), one has no offset,
-            a bad one or one that is not aligned, an offset belongs to no buffer, or the arena
-            ends before the highest buffer does.
+            a bad one or one that is not aligned, an offset belongs to no buffer, the arena does
+            not end where the highest buffer does, or it is below its own lower bound.
     """
     known = {item.name: item for item in buffers}
     if len(known) != len(buffers):
@@ -33,15 +33,29 @@ def check(buffers: Sequence[Buffer], plan: Plan) -> None:
         )
     for item in buffers:
         _check_one(item, plan.offsets[item.name])
-    end = max((plan.offsets[item.name] + item.size for item in buffers), default=0)
-    if plan.arena_bytes < end:
-        _refuse(f"the arena has {plan.arena_bytes} bytes, but a buffer ends at {end}")
+    _check_arena(buffers, plan)
     _sweep(buffers, plan)
 
 
+def _check_arena(buffers: Sequence[Buffer], plan: Plan) -> None:
+    arena, last = 0, "nothing"
+    for item in buffers:
+        # A buffer owns the bytes up to the next place where its like could start.
+        units = -(-(plan.offsets[item.name] + item.size) // item.alignment)
+        if units * item.alignment > arena:
+            arena, last = units * item.alignment, item.name
+    if plan.arena_bytes != arena:
+        _refuse(f"the arena has {plan.arena_bytes} bytes, but {last} needs it to have {arena}")
+    if plan.bound_bytes > arena:
+        _refuse(f"no arena was to be below {plan.bound_bytes} bytes, but this one has {arena}")
+
+
 def _check_one(item: Buffer, offset: int) -> None:
-    if item.size < 1 or item.end <= item.first:
-        _refuse(f"{item.name} has {item.size} bytes from step {item.first} to {item.end}")
+    if item.size < 1 or item.end <= item.first or item.alignment < 1:
+        _refuse(
+            f"{item.name} has {item.size} bytes from step {item.first} to {item.end}, "
+            f"aligned to {item.alignment}"
+        )
     if offset < 0:
         _refuse(f"{item.name} has the offset {offset}")
     if offset % item.alignment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from uif_tvm.compiler.memory.problem import Buffer, Plan, lower_bound
+from uif_tvm.compiler.memory.problem import Buffer, Plan, arena_of, lower_bound
 
 
 def plan(buffers: Sequence[Buffer], *, time_limit_s: float = 5.0, exact: bool = False) -> Plan:
@@ -20,6 +20,6 @@ def plan(buffers: Sequence[Buffer], *, time_limit_s: float = 5.0, exact: bool = 
                 end = start + other.size
                 offset = max(offset, -(-end // item.alignment) * item.alignment)
         placed.append((offset, item))
-    arena = max((offset + item.size for offset, item in placed), default=0)
     offsets = {item.name: offset for offset, item in placed}
+    arena = arena_of(buffers, offsets)
     return Plan(offsets, arena, lower_bound(buffers), "first fit by size")

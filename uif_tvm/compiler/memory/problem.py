@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,9 +39,10 @@ class Plan:
 
     Args:
         offsets: buffer name -> bytes from the start of the arena.
-        arena_bytes: the end of the highest buffer.
-        bound_bytes: no arena can be smaller: the most bytes alive at one step.
-        method: what found it, such as ``"best-fit by size"`` or ``"cp-sat, optimal"``.
+        arena_bytes: the highest end of a buffer, rounded up to that buffer's alignment.
+        bound_bytes: no arena can be smaller: the most bytes alive at one step, or more where an
+            exact search has proved it.
+        method: what found it, such as ``"best fit, size"`` or ``"cp-sat, optimal"``.
     """
 
     offsets: Mapping[str, int]
@@ -49,11 +51,22 @@ class Plan:
     method: str
 
 
+def arena_of(buffers: Sequence[Buffer], offsets: Mapping[str, int]) -> int:
+    """Bytes of the arena that holds ``buffers`` at ``offsets``, see :class:`Plan`."""
+    ends = ((offsets[item.name] + item.size, item.alignment) for item in buffers)
+    return max((-(-end // step) * step for end, step in ends), default=0)
+
+
 def lower_bound(buffers: Sequence[Buffer]) -> int:
-    """The most bytes that are alive at one step, each buffer rounded up to its alignment."""
+    """The most bytes alive at one step, each buffer rounded up to what all alignments share.
+
+    Every offset is a multiple of the greatest common divisor of the alignments, so that the bytes
+    up to the next multiple behind a buffer are lost to all others.
+    """
+    unit = math.gcd(*(item.alignment for item in buffers))
     changes: dict[int, int] = {}
     for item in buffers:
-        size = -(-item.size // item.alignment) * item.alignment
+        size = -(-item.size // unit) * unit
         changes[item.first] = changes.get(item.first, 0) + size
         changes[item.end] = changes.get(item.end, 0) - size
     alive = most = 0
