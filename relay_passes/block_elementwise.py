@@ -14,13 +14,14 @@ from tvm import relax
 from tvm.ir import Call
 from uif_tvm.relay_passes.block_lift import blocked_shape
 
-from uif_tvm.kernels.layout import blocks, gate
+from uif_tvm.kernels.layout import OPAQUE, blocks, gate
 from uif_tvm.relax_util import make_constant, op_name, static_shape
 
 if TYPE_CHECKING:
     from uif_tvm.relay_passes.block_layout import Rewriter
 
 _UNARY = [
+    "astype",
     "abs",
     "negative",
     "exp",
@@ -48,6 +49,8 @@ _UNARY = [
 ]
 _BINARY = ["add", "subtract", "multiply", "divide", "maximum", "minimum", "power"]
 ELEMENTWISE = tuple(f"relax.{name}" for name in (*_UNARY, *_BINARY))
+#: Operators that fuse with their producers.
+_PASSING = frozenset((*ELEMENTWISE, "relax.reshape"))
 
 
 def elementwise(rewriter: Rewriter, call: Call) -> Any:
@@ -55,32 +58,30 @@ def elementwise(rewriter: Rewriter, call: Call) -> Any:
     shape = static_shape(call)
     if shape is None or len(shape) not in (3, 4):
         return None
-    twins = [rewriter.twin(arg) for arg in call.args]
-    found = [t for t in twins if t is not None and t.shape[1] == shape[1] and shape[1] > 1]
-    if not found:
-        return None
-    width = found[0].block
-    fresh = sum(
-        prod(static_shape(arg) or ())
-        for arg, twin in zip(call.args, twins, strict=True)
-        if twin is None and isinstance(arg, relax.Var) and _is_tensor(arg)
-    )
-    if fresh > sum(prod(t.shape) for t in found):
-        rewriter.decline(f"{fresh} elements would have to change layout first")
+    width = rewriter.width([arg for arg in call.args if _channels(arg) == shape[1] > 1])
+    if not width:
         return None
     args = [_operand(rewriter, arg, shape, width) for arg in call.args]
     if any(arg is None for arg in args):
         rewriter.decline("an operand does not broadcast per channel")
         return None
     gated = _gate(rewriter, call, args, shape)
+    if gated is None:
+        rewriter.fuses()
     result = rewriter.emit(
         Call(call.op, args, call.attrs, call.ty_args) if gated is None else gated
     )
     return rewriter.to_plain(result, shape)
 
 
+def _channels(expr: Any) -> int:
+    """Extent of axis 1 of a tensor with a blocked form, 0 for anything else."""
+    shape = static_shape(expr) if _is_tensor(expr) else None
+    return shape[1] if shape is not None and len(shape) in (3, 4) else 0
+
+
 def _gate(rewriter: Rewriter, call: Call, args: list[Any], shape: tuple[int, ...]) -> Any:
-    """A kernel of its own when an operand is computed and smaller than the result."""
+    """A kernel of its own when an operand is smaller than the result and made by a schedule."""
     from uif_tvm.relay_passes.block_layout import call_tir
 
     name = (op_name(call) or "").removeprefix("relax.")
@@ -91,14 +92,26 @@ def _gate(rewriter: Rewriter, call: Call, args: list[Any], shape: tuple[int, ...
     plane = shape[2:] if len(shape) == 4 else (1, shape[2])
     full = (shape[0], blocks(shape[1], width), *plane, width)
     small = [
-        found != full and rewriter.constant(arg) is None
-        for arg, found in zip(args, shapes, strict=True)
+        found != full and _scheduled(rewriter, arg) for arg, found in zip(args, shapes, strict=True)
     ]
     if not any(small):
         return None
     dtype = str(call.ty.dtype.dtype)
     kernel = rewriter.kernel(f"gate_{name}", gate, name, *shapes, dtype)
     return call_tir(kernel, args, full, dtype)
+
+
+def _scheduled(rewriter: Rewriter, expr: Any) -> bool:
+    """Whether ``expr`` comes, element by element, from a kernel with a schedule to lose."""
+    value = rewriter.resolve(expr)
+    if not isinstance(value, Call):
+        return False
+    name = op_name(value) or ""
+    if name == "relax.call_tir":
+        return rewriter.pattern(value.args[0]) != OPAQUE
+    if name in _PASSING:
+        return any(_scheduled(rewriter, arg) for arg in value.args if isinstance(arg, relax.Var))
+    return True
 
 
 def _is_tensor(expr: Any) -> bool:
@@ -114,7 +127,9 @@ def _operand(rewriter: Rewriter, arg: Any, shape: tuple[int, ...], width: int) -
         return None
     if prod(own) == 1:
         array = rewriter.constant(arg)
-        return make_constant(array.reshape(())) if array is not None else _scalar(rewriter, arg)
+        if array is not None:
+            return make_constant(array.reshape(()))
+        return arg if not own else rewriter.emit(relax.op.reshape(arg, (1,) * 5))
     full = (1,) * (len(shape) - len(own)) + own
     if full[1] == 1:
         plane = full[2:] if len(full) == 4 else (1, full[2])
@@ -134,13 +149,9 @@ def _operand(rewriter: Rewriter, arg: Any, shape: tuple[int, ...], width: int) -
     return rewriter.to_blocked(arg, width).var
 
 
-def _scalar(rewriter: Rewriter, arg: Any) -> Any:
-    return rewriter.emit(relax.op.reshape(arg, (1,) * 5))
-
-
 def prelu(rewriter: Rewriter, call: Call) -> Any:
     """``prelu(x, a) -> max(x, 0) + a * min(x, 0)`` on blocked ``x``, a constant slope."""
-    data, slope = rewriter.twin(call.args[0]), rewriter.constant(call.args[1])
+    data, slope = rewriter.source(call.args[0]), rewriter.constant(call.args[1])
     if data is None or slope is None or int(call.attrs.axis) % len(data.shape) != 1:
         return None
     from uif_tvm.relay_passes.block_layout import block_array
@@ -152,6 +163,7 @@ def prelu(rewriter: Rewriter, call: Call) -> Any:
     scaled = rewriter.emit(relax.op.multiply(below, factor))
     above = rewriter.emit(relax.op.maximum(data.var, zero))
     result = rewriter.emit(relax.op.add(above, scaled))
+    rewriter.fuses()
     return rewriter.to_plain(result, data.shape)
 
 
@@ -160,25 +172,24 @@ def kernel(rewriter: Rewriter, call: Call) -> Any:
     from uif_tvm.relay_passes.block_layout import call_tir
 
     args, out_shape = list(call.args[1].fields), static_shape(call)
-    twins = [rewriter.twin(arg) for arg in args]
-    widths = [t.block for t in twins if t is not None and len(t.shape) == 4]
-    if not widths or out_shape is None or len(out_shape) != 4 or len(call.args) > 2:
+    width = rewriter.width([arg for arg in args if len(static_shape(arg) or ()) == 4])
+    if not width or out_shape is None or len(out_shape) != 4 or len(call.args) > 2:
         return None
-    lifted = rewriter.lifted(call.args[0], widths[0])
+    lifted = rewriter.lifted(call.args[0], width)
     if isinstance(lifted, str):
         rewriter.decline(lifted)
         return None
-    if rewriter.ctx.level < 3 and not lifted.elementwise:
-        return None
+    if lifted.elementwise:
+        rewriter.fuses()
     sources = []
     for arg, axis in zip(args, lifted.axes, strict=True):
-        source = _lifted_operand(rewriter, arg, axis, widths[0])
+        source = _lifted_operand(rewriter, arg, axis, width)
         if source is None:
             rewriter.decline("an operand has no blocked form")
             return None
         sources.append(source)
     dtype = str(call.ty.dtype.dtype)
-    target = blocked_shape(out_shape, 1, widths[0])
+    target = blocked_shape(out_shape, 1, width)
     rewriter.fired("kernel runs per channel")
     return rewriter.to_plain(rewriter.emit(call_tir(lifted.var, sources, target, dtype)), out_shape)
 
@@ -200,3 +211,10 @@ def _lifted_operand(rewriter: Rewriter, arg: Any, axis: int | None, width: int) 
     padded[..., : shape[axis]] = moved
     split_lanes = padded.reshape(*moved.shape[:-1], -1, width)
     return make_constant(np.ascontiguousarray(np.moveaxis(split_lanes, -2, axis)))
+
+
+RULES = {
+    **dict.fromkeys(ELEMENTWISE, elementwise),
+    "relax.nn.prelu": prelu,
+    "relax.call_tir": kernel,
+}

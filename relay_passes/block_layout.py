@@ -2,21 +2,22 @@
 
 With ``B = block``, ``U = unblock`` the two layout changes (``U(B(x)) = x``):
 
-    conv2d(x, W)      ->  U(conv2d_blocked(B(x), pack(W)))          level 2
-    f(U(a), U(b), c)  ->  U(f(a, b, B(c)))     f element-wise       level 2
-    g(U(a), ...)      ->  U(g'(a, ...))        pooling, concat ...  level 3
-    B(U(a))           ->  a                                         always
+    conv2d(x, W)      ->  U(conv2d_blocked(B(x), pack(W)))
+    f(U(a), U(b), c)  ->  U(f(a, b, B(c)))     f element-wise
+    g(U(a), ...)      ->  U(g'(a, ...))        pooling, concat, reductions ...
+    B(U(a))           ->  a
 
-Every value thus keeps its plain form for consumers that need it; a layout change nobody uses is
-dead and goes. Blocks are the target planner's choice, one width for the whole model. Lanes past
-the last channel are unspecified, so only per-lane rewrites are made (see
-:mod:`uif_tvm.kernels.layout`).
+A first rewrite, thrown away, does all of this and tells which operators have a blocked form; a
+minimum cut over them then chooses those that take it, so that what changes layout, and what is
+computed in plain layout, costs the least in all (:mod:`.block_plan`). Every value keeps its plain
+form for consumers that need it; a layout change nobody uses is dead and goes. Blocks are the
+target planner's choice, one width for the whole model. Lanes past the last channel are
+unspecified, so only per-lane rewrites are made (see :mod:`uif_tvm.kernels.layout`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,8 +28,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from uif_tvm.relay_passes import block_conv, block_elementwise, block_ops
 from uif_tvm.relay_passes.block_lift import lift
 from uif_tvm.relay_passes.block_pad import Pads, zero_padding
+from uif_tvm.relay_passes.block_plan import Step, Trace, choose, explain
 
 from uif_tvm.compiler.graph_pass import GraphPass
+from uif_tvm.compiler.report import ReportBuilder
 from uif_tvm.kernels import layout
 from uif_tvm.relax_util import constant_array, make_constant, op_name, static_shape
 
@@ -70,24 +73,38 @@ class Blocked:
 class Rewriter(PyExprMutator):  # type: ignore[misc]
     """Rewrites one function; the rules in ``block_conv`` and ``block_ops`` use its helpers."""
 
-    def __init__(self, mod: tvm.IRModule, ctx: CompileContext, name: str) -> None:
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        ctx: CompileContext,
+        name: str,
+        trial: Rewriter | None = None,
+        chosen: set[Any] | None = None,
+    ) -> None:
+        """``chosen``: variables to compute blocked, by the plan made after ``trial``.
+
+        Without them this is the trial: everything that has a blocked form takes it.
+        """
         super().__init__(mod)
         self.ctx = ctx
-        self._mod = mod
+        self.module = mod
         self.subject = "?"
         self._name = name
+        self._chosen = chosen
+        self._functions: dict[Any, Any] = trial._functions if trial else {}
+        self.trace = Trace(width=trial.trace.width if trial else 0)
+        self._step = Step()
+        self._origin: dict[Any, Any] = {}
         #: Variable -> what it is zero padding of, and the pads (t, l, b, r).
         self.padded: dict[Any, tuple[Any, Pads]] = {}
         self._padding: tuple[Any, Pads] | None = None
         self._cache: dict[Any, Blocked] = {}
         self._local: set[Any] = set()
         self._kernels: dict[Any, Any] = {}
-        self._rules: dict[str, tuple[int, Callable[[Rewriter, Call], Any]]] = {
-            **{op: (2, rule) for op, rule in block_conv.RULES.items()},
-            **dict.fromkeys(block_elementwise.ELEMENTWISE, (2, block_elementwise.elementwise)),
-            "relax.nn.prelu": (2, block_elementwise.prelu),
-            "relax.call_tir": (2, block_elementwise.kernel),
-            **{op: (3, rule) for op, rule in block_ops.RULES.items()},
+        self._rules: dict[str, Callable[[Rewriter, Call], Any]] = {
+            **block_conv.RULES,
+            **block_elementwise.RULES,
+            **block_ops.RULES,
         }
 
     def visit_dataflow_block_(self, block: Any) -> Any:
@@ -109,27 +126,56 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
     def visit_var_binding_(self, binding: Any) -> None:
         """Remember whose call is being rewritten, and which variables are padded ones."""
         self.subject = binding.var.name
+        self._var, self._step = binding.var, Step()
         self._padding = None
         super().visit_var_binding_(binding)
+        made = self.visit_expr(binding.var)
+        self._origin[made] = binding.var
+        if self._step.blocked:
+            self.trace.steps[binding.var] = self._step
         if self._padding is not None:
-            self.padded[self.visit_expr(binding.var)] = self._padding
+            self.padded[made] = self._padding
 
     def visit_call_(self, call: Call) -> Any:
-        """Apply the rule of the operator, if there is one at this level."""
+        """Apply the rule of the operator, if there is one and the plan wants it."""
         call = self.visit_expr_post_order(call)
         self._padding = block_conv.zero_padded(self, call)
-        level, rule = self._rules.get(op_name(call) or "", (9, None))
-        if rule is None or level > self.ctx.level:
+        rule = self._rules.get(op_name(call) or "")
+        if rule is None or (self._chosen is not None and self._var not in self._chosen):
             return call
         if static_shape(call) is None and not isinstance(call.ty, relax.TupleType):
             if op_name(call) in block_conv.RULES:
                 self.decline("the shape is not static")
             return call
         changed = rule(self, call)
-        return call if changed is None else changed
+        if changed is None:
+            return call
+        self._step.blocked = True
+        return changed
+
+    def reads(self, expr: Any) -> None:
+        """Note that the blocked form of ``expr`` is read by the current call."""
+        self._step.reads.add(self._origin.get(expr, expr))
+
+    def passes_by(self, expr: Any) -> None:
+        """Note that the current call does not read ``expr`` after all."""
+        self._step.unread.add(self._origin.get(expr, expr))
+
+    def worth(self, microseconds: float) -> None:
+        """Note what the current call loses in plain layout, layout changes aside."""
+        self._step.worth_us = microseconds
+
+    def fuses(self) -> None:
+        """Note that the current call would be fused with a neighbour of the same layout."""
+        self._step.fuses = True
+
+    def ends(self) -> None:
+        """Note that the current call's result has no blocked form."""
+        self._step.plain_result = True
 
     def decline(self, reason: str) -> None:
         """Record why the current call stays as it is."""
+        self.trace.refused.add(self._var)
         self.ctx.report.decide(self._name, self.subject, False, reason)
 
     def fired(self, reason: str) -> None:
@@ -169,17 +215,39 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
             return None if shape is None or hidden else Blocked(var, shape)
         return self._cache.get(expr) if isinstance(expr, relax.Var) else None
 
+    def width(self, operands: list[Any]) -> int:
+        """Channels per block of the region that ``operands`` put the current call in, else 0."""
+        if self._chosen is not None and self._var in self._chosen:
+            return self.trace.width
+        return next((t.block for t in map(self.twin, operands) if t is not None), 0)
+
+    def source(self, expr: Any) -> Blocked | None:
+        """The blocked form of an operand that the current call reads, where a region is.
+
+        That is where it exists already, or where the plan has the call in the region.
+        """
+        shape = static_shape(expr)
+        planned = self._chosen is not None and shape is not None and len(shape) in (3, 4)
+        if planned and self._var in (self._chosen or ()):
+            return self.to_blocked(expr, self.trace.width)
+        found = self.twin(expr)
+        if found is not None:
+            self.reads(expr)
+        return found
+
     def to_blocked(self, expr: Any, width: int) -> Blocked:
-        """The blocked form of ``expr``, made when there is none."""
-        known = self.twin(expr)
-        if known is not None and known.block == width:
-            return known
+        """The blocked form of ``expr``, made when there is none; the current call reads it."""
         shape, dtype = static_shape(expr), str(expr.ty.dtype.dtype)
         if shape is None:
             raise ValueError(f"{expr} has no static shape")
         array = self.constant(expr)
         if array is not None:
             return Blocked(make_constant(block_array(array, width)), shape)
+        self.reads(expr)
+        self.trace.width = width
+        known = self.twin(expr)
+        if known is not None and known.block == width:
+            return known
         batch, channels, *plane = shape
         rows, columns = plane if len(plane) == 2 else (1, *plane)
         target = (batch, layout.blocks(channels, width), rows, columns, width)
@@ -208,14 +276,23 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
         """Global variable of ``make(*args)``; equal arguments share one kernel."""
         key = (name, args)
         if key not in self._kernels:
-            self._kernels[key] = self.builder_.add_func(make(*args), name)
+            if key not in self._functions:
+                self._functions[key] = make(*args)
+            self._kernels[key] = self.builder_.add_func(self._functions[key], name)
         return self._kernels[key]
+
+    def pattern(self, kernel: Any) -> int:
+        """FuseOps pattern of a kernel, opaque where it has none."""
+        made = next((key for key, var in self._kernels.items() if var == kernel), None)
+        func = self._functions.get(made) if made in self._functions else self.module[kernel]
+        attrs = func.attrs
+        return int(attrs["op_pattern"]) if attrs and "op_pattern" in attrs else layout.OPAQUE
 
     def zero_padding(self, kernel: Any) -> Pads | None:
         """Pads of a kernel that only pads planes with zeros."""
         key = ("pad", kernel)
         if key not in self._kernels:
-            self._kernels[key] = zero_padding(self._mod[kernel])
+            self._kernels[key] = zero_padding(self.module[kernel])
         pads: Pads | None = self._kernels[key]
         return pads
 
@@ -223,7 +300,7 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
         """Kernel ``kernel`` over blocked channels, or why there is none; equal calls share it."""
         key = ("lift", kernel, width)
         if key not in self._kernels:
-            found = lift(self._mod[kernel], width)
+            found = lift(self.module[kernel], width)
             if isinstance(found, str):
                 self._kernels[key] = found
             else:
@@ -259,7 +336,7 @@ def block_array(array: np.ndarray[Any, Any], width: int) -> np.ndarray[Any, Any]
 
 
 class BlockLayout(GraphPass):
-    """Blocked kernels for convolutions (level 2), kept over whole regions (level 3)."""
+    """Blocked kernels for convolutions, kept over regions where that converts fewer bytes."""
 
     name = "block-layout"
 
@@ -268,28 +345,24 @@ class BlockLayout(GraphPass):
         if ctx.target.planner is None:
             ctx.report.decide(self.name, "main", False, "the target has no layout planner")
             return mod
-        rewriter = Rewriter(mod, ctx, self.name)
-        for var, func in list(mod.functions.items()):
+        trial = Rewriter(mod, replace(ctx, report=ReportBuilder()), self.name)
+        _rewrite(trial)
+        chosen = set(trial.trace.refused)  # to be refused again, for the report
+        for func in mod.functions.values():
             if isinstance(func, relax.Function):
-                rewriter.builder_.update_func(var, rewriter.visit_expr(func))
-        mod = rewriter.builder_.get()
+                chosen |= choose(func, trial.trace, ctx, self.name)
+        mod = _rewrite(Rewriter(mod, ctx, self.name, trial, chosen))
         mod = relax.transform.CanonicalizeBindings()(mod)
         mod = relax.transform.DeadCodeElimination(["main"])(mod)
-        self._count_conversions(mod, ctx)
+        explain(mod, ctx, self.name, (_BLOCK, _UNBLOCK))
         return mod
 
-    def _count_conversions(self, mod: tvm.IRModule, ctx: CompileContext) -> None:
-        from uif_tvm.relax_util import calls
 
-        changed = [
-            prod(static_shape(var) or (0,))
-            for var, call in calls(mod)
-            if op_name(call) == "relax.call_tir"
-            and call.args[0].name_hint.startswith((_BLOCK, _UNBLOCK))
-        ]
-        if changed:
-            reason = f"{len(changed)} layout changes remain, {sum(changed)} elements"
-            ctx.report.decide(self.name, "main", True, reason)
+def _rewrite(rewriter: Rewriter) -> tvm.IRModule:
+    for var, func in list(rewriter.module.functions.items()):
+        if isinstance(func, relax.Function):
+            rewriter.builder_.update_func(var, rewriter.visit_expr(func))
+    return rewriter.builder_.get()
 
 
 PASS = BlockLayout()

@@ -7,15 +7,16 @@ at a convolution.
 from __future__ import annotations
 
 from itertools import pairwise
-from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from tvm import relax
 from tvm.ir import Call
 
 from uif_tvm.kernels import blocked_pool
 from uif_tvm.kernels.layout import Window, blocks
-from uif_tvm.relax_util import op_name, static_shape
+from uif_tvm.ops.build import numpy_dtype
+from uif_tvm.relax_util import make_constant, op_name, static_shape
 
 if TYPE_CHECKING:
     from uif_tvm.relay_passes.block_layout import Blocked, Rewriter
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def pooling(rewriter: Rewriter, call: Call) -> Any:
     """2-D max and average pooling on blocked data."""
-    data, attrs = rewriter.twin(call.args[0]), call.attrs
+    data, attrs = rewriter.source(call.args[0]), call.attrs
     out_shape = static_shape(call)
     if data is None or out_shape is None or len(data.shape) != 4:
         return None
@@ -57,7 +58,7 @@ def pooling(rewriter: Rewriter, call: Call) -> Any:
 
 def adaptive_average(rewriter: Rewriter, call: Call) -> Any:
     """Adaptive average pooling whose windows are all of one size."""
-    data, out_shape = rewriter.twin(call.args[0]), static_shape(call)
+    data, out_shape = rewriter.source(call.args[0]), static_shape(call)
     if data is None or out_shape is None or len(data.shape) != 4 or call.attrs.layout != "NCHW":
         return None
     rows, columns = data.shape[2:]
@@ -73,7 +74,7 @@ def adaptive_average(rewriter: Rewriter, call: Call) -> Any:
 
 def mean(rewriter: Rewriter, call: Call) -> Any:
     """Mean over the whole plane."""
-    data, out_shape = rewriter.twin(call.args[0]), static_shape(call)
+    data, out_shape = rewriter.source(call.args[0]), static_shape(call)
     if data is None or out_shape is None or call.attrs.axis is None:
         return None
     ndim = len(data.shape)
@@ -86,6 +87,43 @@ def mean(rewriter: Rewriter, call: Call) -> Any:
     if len(out_shape) == ndim:
         return result
     return relax.op.reshape(rewriter.emit(result), out_shape)
+
+
+def extreme(rewriter: Rewriter, call: Call) -> Any:
+    """``max(x)`` over everything ``->  max(where(lane has a channel, x', least))``; so ``min``."""
+    out_shape, given = static_shape(call), static_shape(call.args[0])
+    if out_shape is None or given is None or len(given) not in (3, 4):
+        return None
+    axes = call.attrs.axis
+    if axes is not None and {int(a) % len(given) for a in axes} != set(range(len(given))):
+        return None
+    data = rewriter.source(call.args[0])
+    if data is None:
+        return None
+    rewriter.ends()
+    value, dtype = data.var, str(data.var.ty.dtype.dtype)
+    channels, width = data.shape[1], data.block
+    if channels % width:
+        lanes = np.arange(data.extents[1] * width).reshape(1, -1, 1, 1, width)
+        mask = make_constant(lanes < channels)
+        worst = _least(dtype) if op_name(call) == "relax.max" else _largest(dtype)
+        value = rewriter.emit(relax.op.where(mask, value, make_constant(worst)))
+    make = relax.op.max if op_name(call) == "relax.max" else relax.op.min
+    if not out_shape:
+        return make(value)
+    return relax.op.reshape(rewriter.emit(make(value)), out_shape)
+
+
+def _least(dtype: str) -> Any:
+    """Never larger than anything: the identity of a maximum."""
+    kind = numpy_dtype(dtype)
+    return np.asarray(np.iinfo(kind).min if kind.kind in "iu" else -np.inf, kind)
+
+
+def _largest(dtype: str) -> Any:
+    """The identity of a minimum."""
+    kind = numpy_dtype(dtype)
+    return np.asarray(np.iinfo(kind).max if kind.kind in "iu" else np.inf, kind)
 
 
 def _pool(
@@ -116,21 +154,15 @@ def concat(rewriter: Rewriter, call: Call) -> Any:
     out_shape = static_shape(call)
     if not isinstance(parts, relax.Tuple) or out_shape is None or call.attrs.axis is None:
         return None
-    twins = [rewriter.twin(part) for part in parts.fields]
-    found = [t for t in twins if t is not None]
     axis = int(call.attrs.axis) % len(out_shape)
-    if not found or len(out_shape) != 4:
+    width = rewriter.width(parts.fields)
+    if not width or len(out_shape) != 4:
         return None
-    width = found[0].block
     shapes = [static_shape(part) for part in parts.fields]
     if any(s is None for s in shapes):
         return None
     if axis == 1 and any(s[1] % width for s in shapes[:-1] if s):
         rewriter.decline(f"channel counts {[s[1] for s in shapes if s]} do not fill blocks")
-        return None
-    fresh = sum(prod(s) for s, t in zip(shapes, twins, strict=True) if s and t is None)
-    if fresh > sum(prod(t.shape) for t in found):
-        rewriter.decline(f"{fresh} elements would have to change layout first")
         return None
     blocked = [rewriter.to_blocked(part, width).var for part in parts.fields]
     return rewriter.to_plain(rewriter.emit(relax.op.concat(blocked, axis=axis)), out_shape)
@@ -138,7 +170,7 @@ def concat(rewriter: Rewriter, call: Call) -> Any:
 
 def split(rewriter: Rewriter, call: Call) -> Any:
     """Split along channels at block boundaries."""
-    data = rewriter.twin(call.args[0])
+    data = rewriter.source(call.args[0])
     if data is None or len(data.shape) != 4 or int(call.attrs.axis) % 4 != 1:
         return None
     channels, width = data.shape[1], data.block
@@ -163,7 +195,7 @@ def split(rewriter: Rewriter, call: Call) -> Any:
 
 def pad(rewriter: Rewriter, call: Call) -> Any:
     """Padding of the plane with a constant."""
-    data, out_shape = rewriter.twin(call.args[0]), static_shape(call)
+    data, out_shape = rewriter.source(call.args[0]), static_shape(call)
     if data is None or out_shape is None or len(data.shape) != 4:
         return None
     widths = [int(w) for w in call.attrs.pad_width]
@@ -177,7 +209,7 @@ def resize(rewriter: Rewriter, call: Call) -> Any:
     """Nearest and bilinear resizing through the blocked form of the same kernel."""
     from uif_tvm.relay_passes.block_layout import call_tir
 
-    data, out_shape, attrs = rewriter.twin(call.args[0]), static_shape(call), call.attrs
+    data, out_shape, attrs = rewriter.source(call.args[0]), static_shape(call), call.attrs
     if data is None or out_shape is None or attrs.layout != "NCHW":
         return None
     if attrs.method not in ("nearest_neighbor", "linear"):
@@ -199,8 +231,8 @@ def resize(rewriter: Rewriter, call: Call) -> Any:
 
 
 def strided_slice(rewriter: Rewriter, call: Call) -> Any:
-    """Slice along channels at block boundaries, or of the plane."""
-    data, out_shape = rewriter.twin(call.args[0]), static_shape(call)
+    """Slice along channels from a block boundary on, or of the plane."""
+    data, out_shape = rewriter.source(call.args[0]), static_shape(call)
     if data is None or out_shape is None or len(data.shape) != 4 or len(out_shape) != 4:
         return None
     lists = [_integers(rewriter, arg) for arg in call.args[1:]]
@@ -217,7 +249,8 @@ def strided_slice(rewriter: Rewriter, call: Call) -> Any:
         channels, width = data.shape[1], data.block
         start = min(channels, begin[k] + channels if begin[k] < 0 else begin[k])
         stop = min(channels, end[k] + channels if end[k] < 0 else end[k])
-        if steps[k] != 1 or start % width or (stop % width and stop != channels) or stop <= start:
+        # Lanes past the last channel mean nothing, so only the first has to begin a block.
+        if steps[k] != 1 or start % width or stop <= start:
             rewriter.decline(f"channels {start} to {stop} by {steps[k]}, blocks hold {width}")
             return None
         first[k], last[k] = start // width, blocks(stop, width)
@@ -245,6 +278,8 @@ RULES = {
     "relax.nn.avg_pool2d": pooling,
     "relax.nn.adaptive_avg_pool2d": adaptive_average,
     "relax.mean": mean,
+    "relax.max": extreme,
+    "relax.min": extreme,
     "relax.concat": concat,
     "relax.split": split,
     "relax.nn.pad": pad,

@@ -139,8 +139,11 @@ def read_fused(
             elif stage is not None and str(label) == stage:
                 stages.append(block)
             else:
-                variables = [item.var for item in block.iter_vars]
-                chain[block.writes[0].source] = (variables, _elementwise_value(block))
+                written = block.writes[0].source
+                # A scalar's block has a variable that always is 0; nothing indexes by it.
+                scalar = not shape_of(written)
+                variables = [] if scalar else [item.var for item in block.iter_vars]
+                chain[written] = (variables, _elementwise_value(block))
         if anchor is None:
             raise UnreadableError("no anchor block")
         inputs, result = _inputs([*stages, anchor]), _result(func, anchor, chain)
@@ -194,6 +197,8 @@ def _is_zero(index: Any) -> bool:
 
 def _identity(indices: Any, variables: list[Any], shape: tuple[int, ...]) -> bool:
     """Whether ``indices`` are the variables themselves (or 0 along an axis of extent 1)."""
+    if not shape:
+        return not indices
     return len(indices) == len(variables) and all(
         _same(index, var) or (extent == 1 and _is_zero(index))
         for index, var, extent in zip(indices, variables, shape, strict=True)

@@ -2,8 +2,8 @@
 
 Level 0: one kernel per operator, every tensor can be tapped.
 Level 1: + constant folding, dead code.
-Level 2: + weight packing, blocked kernels, kernel fusion, memory reuse (default).
-Level 3: + layouts kept over whole regions, algorithms that change rounding.
+Level 2: + layouts by region, weight packing, kernel fusion, memory reuse (default).
+Level 3: + operators reordered, algorithms that change rounding.
 """
 
 from __future__ import annotations

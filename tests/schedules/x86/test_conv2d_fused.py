@@ -48,6 +48,22 @@ def test_chain_with_reuse_and_broadcast_becomes_one_expression():
     np.testing.assert_allclose(found, a * s + a * s * a, rtol=1e-4, atol=1e-6)
 
 
+def test_scalars_and_channels_computed_in_the_kernel_are_part_of_the_epilogue():
+    x, bias = harness.placeholder(*SHAPE), harness.placeholder(32, name="bias")
+    scale = harness.placeholder(1, name="scale")
+    y = anchor(x)
+    twice = te.compute((), lambda: scale[0] + scale[0], name="twice")
+    scaled = te.compute((layout.extents(32)[0],), lambda c: bias[c] / twice(), name="scaled")
+    out = te.compute(y.shape, lambda *i: y(*i) * twice() + scaled[i[1] * 16 + i[4]], name="out")
+    func = harness.scheduled(BlockedPool(), func_of(x, bias, scale, out))
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal(SHAPE).astype(np.float32)
+    b, s = rng.standard_normal(32).astype(np.float32), np.asarray([1.5], np.float32)
+    found = harness.run(func, [a, b, s], SHAPE, "float32")
+    wanted = a * 3 + (b / 3).reshape(1, 2, 1, 1, 16)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
 def shifted(y: te.Tensor) -> te.Tensor:
     return te.compute(
         y.shape, lambda n, c, h, w, i: y[n, c, h, tirx.max(w - 1, tirx.IntImm("int64", 0)), i]
