@@ -244,6 +244,7 @@ def _warn_of_host(context: CompileContext) -> None:
 def _compile(imported: ImportedModel, context: CompileContext, tell: Progress) -> TargetPayload:
     """One target's section of the file."""
     from uif_tvm.artifact import TargetPayload
+    from uif_tvm.artifact.memory_plan import MEMORY_PLAN
     from uif_tvm.compiler.lower import compile_module
     from uif_tvm.compiler.placement import place
     from uif_tvm.runtime.strings import STRINGS, Strings
@@ -252,6 +253,9 @@ def _compile(imported: ImportedModel, context: CompileContext, tell: Progress) -
     compiled = compile_module(imported.mod, context, tell)
     names = [f"w{index}" for index in range(len(compiled.weights))]
     strings = Strings(imported.strings)
+    extras = {STRINGS: strings.to_bytes()} if len(strings) > 1 else {}
+    if compiled.plan is not None:
+        extras[MEMORY_PLAN] = compiled.plan.to_bytes()
     return TargetPayload(
         target=context.target.id,
         requirement=context.target.requirement,
@@ -271,7 +275,7 @@ def _compile(imported: ImportedModel, context: CompileContext, tell: Progress) -
         weights=dict(zip(names, compiled.weights, strict=True)),
         memory=compiled.memory,
         options={"optimize_level": context.level, "fallback_mode": context.fallback_mode},
-        extras={STRINGS: strings.to_bytes()} if len(strings) > 1 else {},
+        extras=extras,
     )
 
 

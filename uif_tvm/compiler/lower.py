@@ -16,15 +16,17 @@ from tvm.ir import Call, GlobalVar
 from tvm.relax import _ffi_api as relax_ffi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from uif_tvm.artifact.memory_plan import MemoryPlan
 from uif_tvm.compiler.codegen import KernelCompiler, buffer_bytes, kernel_key, temporary_folder
 from uif_tvm.compiler.graph_pass import PassDriver
 from uif_tvm.compiler.graph_view import graph
 from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
+from uif_tvm.compiler.memory.emit import FETCHERS, Planned, plan_memory
+from uif_tvm.compiler.memory.tvm_plan import tvm_planned_bytes
 from uif_tvm.compiler.memory.workspace_calls import pass_workspaces
 from uif_tvm.compiler.memory_figures import planned_bytes
 from uif_tvm.compiler.pipeline import passes_for, phases
 from uif_tvm.compiler.report import KernelChoice
-from uif_tvm.compiler.storage import hoist_storage, largest_storage
 from uif_tvm.errors import CompileError, EnvironmentFault
 from uif_tvm.relax_util import calls, host_function, host_op
 from uif_tvm.relay_passes.fuse_kernels import MEMBERS_ATTR
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 
-#: A planned tensor larger than this is allocated by need instead.
-_LARGEST_PLANNED = 1 << 32
+#: The planner may search as long for a smaller arena, seconds.
+_PLAN_SECONDS = 5.0
+#: Option of a context: tell what TVM's planner would allocate (``tvm`` of the report's memory).
+COMPARE_MEMORY = "compare_memory"
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,14 @@ class CompiledModel:
         weights: arrays in the order of main's trailing parameter.
         memory: planned bytes by kind: see :func:`memory_figures.planned_bytes`.
         op_count: kernel calls per run.
+        plan: where tensors lie, ``None`` where the virtual machine allocates them.
     """
 
     library: bytes
     weights: list[np.ndarray[Any, Any]]
     memory: dict[str, int]
     op_count: int
+    plan: MemoryPlan | None = None
 
 
 def compile_module(mod: tvm.IRModule, ctx: CompileContext, progress: Progress) -> CompiledModel:
@@ -69,14 +75,14 @@ def compile_module(mod: tvm.IRModule, ctx: CompileContext, progress: Progress) -
     with ctx.report.timed("kernels"):
         mod, kernels = _compile_kernels(mod, ctx, lambda d, t: progress("compile kernels", d, t))
     with ctx.report.timed("virtual machine"):
-        mod = _lower_main(mod, ctx, kernels)
-        memory = planned_bytes(mod, weights)
+        mod, plan = _lower_main(mod, ctx, kernels)
+        memory = planned_bytes(mod, weights, plan)
         ctx.report.memory.update(memory)
         progress("link", 0, 1)
         library = _link(mod, ctx, kernels)
         progress("link", 1, 1)
     op_count = sum(choice.calls for choice in ctx.report.kernels)
-    return CompiledModel(library, weights, memory, op_count)
+    return CompiledModel(library, weights, memory, op_count, plan)
 
 
 def _array(tensor: Any) -> np.ndarray[Any, Any]:
@@ -191,8 +197,12 @@ def _host_kernels(mod: tvm.IRModule) -> list[KernelChoice]:
 
 def _lower_main(
     mod: tvm.IRModule, ctx: CompileContext, kernels: list[CompiledKernel]
-) -> tvm.IRModule:
-    """Relax with kernel calls -> Relax with explicit storage, ready for code generation."""
+) -> tuple[tvm.IRModule, MemoryPlan | None]:
+    """Relax with kernel calls -> Relax ready for code generation, and its plan.
+
+    Levels 0 and 1 have no plan: the virtual machine allocates each tensor, which makes them
+    independent of the planner that they verify.
+    """
     transform = relax.transform
     passes = [
         transform.ToNonDataflow(),
@@ -201,7 +211,6 @@ def _lower_main(
     ]
     late = [
         transform.LowerAllocTensor(),
-        transform.KillAfterLastUse(),
         transform.LowerRuntimeBuiltin(),
         transform.ComputePrimValue(),
         transform.VMShapeLower(emit_err_ctx=False),
@@ -210,34 +219,72 @@ def _lower_main(
     with tvm.target.Target(dict(ctx.target.tvm_target)):
         mod = tvm.transform.Sequential(passes)(mod)
         mod = pass_workspaces(mod, {kernel.symbol: kernel.workspace for kernel in kernels})
-        if ctx.level >= 2:
-            mod = _planned(mod, ctx)
-        return tvm.transform.Sequential(late)(hoist_storage(mod))
+        mod, plan = _planned(mod, ctx) if ctx.level >= 2 else (mod, None)
+        if plan is None or plan.run_allocations or _may_return_tensors(mod):
+            late.insert(1, transform.KillAfterLastUse())
+        return tvm.transform.Sequential(late)(mod), plan
 
 
-def _planned(mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
-    """Tensors in storages that are used again; those of open extents at the upper ends of them."""
-    planned = relax.transform.StaticPlanBlockMemory()(mod)
+def _planned(mod: tvm.IRModule, ctx: CompileContext) -> tuple[tvm.IRModule, MemoryPlan]:
+    """Tensors at fixed places; what has no place, and why, is noted."""
+    if ctx.options.get(COMPARE_MEMORY):
+        theirs = tvm_planned_bytes(mod)
+        if theirs is not None:
+            ctx.report.memory["tvm"] = theirs
+    made = plan_memory(mod, ctx.target.memory[0].name, _PLAN_SECONDS, exact=True)
+    note = _memory_note(mod, made)
+    if note:
+        made.report["note"] = note
+        ctx.report.notes.append(note)
+    ctx.report.memory_plan = made.report
+    return made.mod, made.plan
+
+
+def _memory_note(mod: tvm.IRModule, made: Planned) -> str:
+    """What is not at a fixed place, or is only by an upper end; empty where all is settled."""
     attrs = mod["main"].attrs or {}
-    if "tir_var_lower_bound" not in attrs:
-        return planned
+    parts = []
     limits = attrs.get("tir_var_upper_bound", {})
-    unlimited = [str(name) for name in attrs["tir_var_lower_bound"] if name not in limits]
-    largest = largest_storage(planned)
-    if largest > _LARGEST_PLANNED:
-        # Sizes such as min(n, 10^9) have an upper end that no run comes near.
-        ctx.report.notes.append(
-            f"memory is allocated as a run needs it: at the upper ends of the ranges one tensor "
-            f"would take {largest >> 20} MiB"
+    unlimited = [str(name) for name in attrs.get("tir_var_lower_bound", {}) if name not in limits]
+    if made.refused_bytes:
+        parts.append(
+            "memory is allocated as a run needs it: at the upper ends of the ranges one tensor "
+            f"would take {made.refused_bytes >> 20} MiB"
         )
-        return mod
-    ctx.report.notes.append(
-        "memory is planned for the upper ends of all ranges"
-        if not unlimited
-        else "memory is allocated by the extents of a run: no limit is given for "
-        + ", ".join(unlimited)
+    elif made.open_places and not unlimited:
+        parts.append("memory is planned for the upper ends of all ranges")
+    elif unlimited and made.left:
+        parts.append(
+            "memory is allocated by the extents of a run: no limit is given for "
+            + ", ".join(unlimited)
+        )
+    elif made.left:
+        parts.append(
+            f"{len(made.left)} tensors are allocated by the extents of a run: "
+            + ", ".join(made.left[:5])
+            + (" ..." if len(made.left) > 5 else "")
+        )
+    others = [
+        str(var.name_hint)
+        for var, func in mod.functions.items()
+        if isinstance(func, relax.Function) and var.name_hint != "main"
+    ]
+    if others:
+        parts.append(f"loops allocate as they run: {', '.join(others)}")
+    return "; ".join(parts)
+
+
+def _may_return_tensors(mod: tvm.IRModule) -> bool:
+    """Whether calls hand over tensors of their own, which must go before the run ends."""
+    return any(
+        isinstance(call.op, GlobalVar | relax.ExternFunc) and not _is_void(var.ty)
+        for var, call in calls(mod)
+        if getattr(call.op, "global_symbol", "") not in FETCHERS
     )
-    return planned
+
+
+def _is_void(ty: Any) -> bool:
+    return isinstance(ty, relax.TupleType) and not ty.fields
 
 
 def _link(mod: tvm.IRModule, ctx: CompileContext, kernels: list[CompiledKernel]) -> bytes:

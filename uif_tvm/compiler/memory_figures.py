@@ -12,6 +12,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import Call
 
+from uif_tvm.artifact.memory_plan import MemoryPlan
 from uif_tvm.relax_util import op_name
 
 #: Storages behind an object, each with its bytes.
@@ -25,19 +26,24 @@ class _Unknown(Exception):
     """A size is computed at run time."""
 
 
-def planned_bytes(mod: tvm.IRModule, weights: Iterable[np.ndarray[Any, Any]]) -> dict[str, int]:
+def planned_bytes(
+    mod: tvm.IRModule, weights: Iterable[np.ndarray[Any, Any]], plan: MemoryPlan | None = None
+) -> dict[str, int]:
     """Bytes by kind of ``main`` with explicit storage, lowered for the virtual machine.
 
     Returns:
-        ``weights``, and ``activations``: the storages alive at once at their peak, those of the
-        results included, and the copies of results that share another tensor's memory. The
-        latter is missing where a size is known at run time only.
+        ``weights``; with a plan ``arena``; and ``activations``: the arena, the storages alive at
+        once at their peak, the results, and the copies of results that share another tensor's
+        memory. The latter is missing where a size is known at run time only.
     """
     sizes = {"weights": sum(array.nbytes for array in weights)}
+    if plan is not None:
+        sizes["arena"] = plan.arena_bytes
     if sum(isinstance(func, relax.Function) for func in mod.functions.values()) > 1:
         return sizes  # what other functions hold during a call is not followed
     with contextlib.suppress(_Unknown):
-        sizes["activations"] = _peak(mod["main"])
+        planned = plan.arena_bytes + plan.result_bytes if plan is not None else 0
+        sizes["activations"] = planned + _peak(mod["main"])
     return sizes
 
 

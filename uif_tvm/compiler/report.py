@@ -92,6 +92,8 @@ class ReportBuilder:
     passes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
+    #: Offsets and lifetimes of all planned tensors; empty where none are planned.
+    memory_plan: dict[str, Any] = field(default_factory=dict)
     #: ``before`` and ``after``: the nodes of :func:`uif_tvm.compiler.graph_view.graph`.
     graph: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -125,6 +127,7 @@ class ReportBuilder:
             "kernels": [asdict(item) for item in self.kernels],
             "decisions": [asdict(item) for item in self.decisions],
             "memory": dict(self.memory),
+            "memory_plan": dict(self.memory_plan),
             "graph": dict(self.graph),
             "seconds": {name: round(value, 4) for name, value in self.seconds.items()},
             "notes": list(self.notes),

@@ -147,8 +147,8 @@ class _Walk:
             self.live.functions = True
         origin = self._of(value)
         made = origin.exact
-        if made is not None and made.source == made.var.name_hint:
-            made.source = var.name_hint  # of several names the first is the value's own
+        if made is not None and made.source == made.var.name:
+            made.source = var.name  # of several names the first is the value's own
         return origin
 
     def _branches(self, value: relax.If) -> Origin:
@@ -161,16 +161,13 @@ class _Walk:
     def _call(self, var: Any, call: Call) -> Origin:
         name = op_name(call)
         if name == _ALLOC:
-            made = Allocation(var, var.name_hint, branches=self._depth)
+            made = Allocation(var, var.name, branches=self._depth)
             self.live.allocations.append(made)
             return Origin(made, frozenset({made}))
         args = [self._of(arg) for arg in call.args]
         if name in _SAME_BYTES:
             if args[0].exact is not None:
-                same = args[0].exact
-                self.live.aliases.append(
-                    (var.name_hint, same.var.name_hint, "reshaped, not copied")
-                )
+                self.live.views.append((var.name, args[0].exact))
             return args[0]
         function = getattr(call.op, "global_symbol", None)
         if function == _GETTER:
