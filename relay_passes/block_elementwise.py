@@ -102,16 +102,23 @@ def _gate(rewriter: Rewriter, call: Call, args: list[Any], shape: tuple[int, ...
 
 
 def _scheduled(rewriter: Rewriter, expr: Any) -> bool:
-    """Whether ``expr`` comes, element by element, from a kernel with a schedule to lose."""
+    """Whether ``expr`` comes, element by element, from a kernel with a schedule to lose.
+
+    Scalars do not: what computes them is never merged with a convolution.
+    """
     value = rewriter.resolve(expr)
-    if not isinstance(value, Call):
+    shape = static_shape(value) if isinstance(value, Call) else None
+    if not isinstance(value, Call) or (shape is not None and prod(shape) == 1):
         return False
-    name = op_name(value) or ""
+    name, operands = op_name(value) or "", list(value.args)
     if name == "relax.call_tir":
-        return rewriter.pattern(value.args[0]) != OPAQUE
-    if name in _PASSING:
-        return any(_scheduled(rewriter, arg) for arg in value.args if isinstance(arg, relax.Var))
-    return True
+        pattern = rewriter.pattern(value.args[0])
+        if pattern is not None:
+            return pattern != OPAQUE
+        operands = list(value.args[1].fields)
+    elif name not in _PASSING:
+        return True
+    return any(_scheduled(rewriter, arg) for arg in operands if isinstance(arg, relax.Var))
 
 
 def _is_tensor(expr: Any) -> bool:

@@ -101,6 +101,8 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
         self._cache: dict[Any, Blocked] = {}
         self._local: set[Any] = set()
         self._kernels: dict[Any, Any] = {}
+        #: Kernels that this pass added to the module.
+        self._made: dict[Any, Any] = {}
         self._rules: dict[str, Callable[[Rewriter, Call], Any]] = {
             **block_conv.RULES,
             **block_elementwise.RULES,
@@ -278,15 +280,19 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
         if key not in self._kernels:
             if key not in self._functions:
                 self._functions[key] = make(*args)
-            self._kernels[key] = self.builder_.add_func(self._functions[key], name)
+            self._kernels[key] = self._add(self._functions[key], name)
         return self._kernels[key]
 
-    def pattern(self, kernel: Any) -> int:
-        """FuseOps pattern of a kernel, opaque where it has none."""
-        made = next((key for key, var in self._kernels.items() if var == kernel), None)
-        func = self._functions.get(made) if made in self._functions else self.module[kernel]
-        attrs = func.attrs
-        return int(attrs["op_pattern"]) if attrs and "op_pattern" in attrs else layout.OPAQUE
+    def _add(self, func: Any, name: str) -> Any:
+        var = self.builder_.add_func(func, name)
+        self._made[var] = func
+        return var
+
+    def pattern(self, kernel: Any) -> int | None:
+        """FuseOps pattern of a kernel, ``None`` where fusion is to find out."""
+        func = self._made.get(kernel)
+        attrs = (self.module[kernel] if func is None else func).attrs
+        return int(attrs["op_pattern"]) if attrs and "op_pattern" in attrs else None
 
     def zero_padding(self, kernel: Any) -> Pads | None:
         """Pads of a kernel that only pads planes with zeros."""
@@ -304,7 +310,7 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
             if isinstance(found, str):
                 self._kernels[key] = found
             else:
-                var = self.builder_.add_func(found.func, f"{kernel.name_hint}_blocked")
+                var = self._add(found.func, f"{kernel.name_hint}_blocked")
                 self._kernels[key] = LiftedKernel(var, found.axes, found.elementwise)
         made: LiftedKernel | str = self._kernels[key]
         return made

@@ -234,13 +234,13 @@ MODELS: dict[str, tuple[tuple[int, ...], Callable[[Model], Any], list[str]]] = {
         (1, 16, 4, 4),
         lambda m: largest(m, 32),
         [IN, "conv2d", "relax.max", "relax.min", "relax.reshape", "relax.subtract",
-         "relax.reshape", "gate_add", OUT],
+         "relax.reshape", "relax.add", OUT],
     ),
     "largest of all, spare lanes": (
         (1, 16, 4, 4),
         lambda m: largest(m, 20),
-        [IN, "conv2d", OUT, "relax.where", "relax.max", "relax.where", "relax.min",
-         "relax.reshape", "relax.subtract", "relax.add"],
+        [IN, "conv2d", "relax.where", "relax.max", "relax.where", "relax.min", "relax.reshape",
+         "relax.subtract", "relax.reshape", "relax.add", OUT],
     ),
     "casts": (
         (1, 16, 4, 4),
@@ -297,6 +297,23 @@ def test_channelwise_kernel_of_an_importer_runs_blocked():
     before = Model(shape).finish(body)
     after, _ = rewrite(before, 2)
     assert steps(after) == [IN, "conv2d", "hardswish_blocked", "conv2d", OUT]
+    np.testing.assert_allclose(outputs(after, shape)[0], outputs(before, shape)[0], atol=1e-3)
+
+
+def test_gate_behind_a_lifted_kernel():
+    def body(m: Model) -> Any:
+        kernel = m.builder.add_func(hardswish_kernel((1, 32, 1, 1)), "hardswish")
+        out = relax.TensorType((1, 32, 1, 1), F32)
+        y = m.conv(m.x, 32)
+        gate = m.conv(m.emit(relax.op.mean(y, axis=[2, 3], keepdims=True)), 32, 1)
+        scale = m.emit(relax.call_tir(kernel, [gate], out))
+        return m.conv(m.emit(relax.op.multiply(y, scale)), 16)
+
+    shape = (1, 16, 12, 12)
+    before = Model(shape).finish(body)
+    after, _ = rewrite(before, 2)
+    gated_by = ["avg_pool2d", "conv2d", "hardswish_blocked", "gate_multiply"]
+    assert steps(after) == [IN, "conv2d", *gated_by, "conv2d", OUT]
     np.testing.assert_allclose(outputs(after, shape)[0], outputs(before, shape)[0], atol=1e-3)
 
 
