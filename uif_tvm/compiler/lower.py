@@ -21,8 +21,7 @@ from uif_tvm.compiler.codegen import KernelCompiler, buffer_bytes, kernel_key, t
 from uif_tvm.compiler.graph_pass import PassDriver
 from uif_tvm.compiler.graph_view import graph
 from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
-from uif_tvm.compiler.memory.emit import FETCHERS, Planned, plan_memory
-from uif_tvm.compiler.memory.tvm_plan import tvm_planned_bytes
+from uif_tvm.compiler.memory.apply import planned
 from uif_tvm.compiler.memory.workspace_calls import pass_workspaces
 from uif_tvm.compiler.memory_figures import planned_bytes
 from uif_tvm.compiler.pipeline import passes_for, phases
@@ -36,11 +35,6 @@ if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext
 
 Progress = Callable[[str, int, int], None]
-
-#: The planner may search as long for a smaller arena, seconds.
-_PLAN_SECONDS = 5.0
-#: Option of a context: tell what TVM's planner would allocate (``tvm`` of the report's memory).
-COMPARE_MEMORY = "compare_memory"
 
 
 @dataclass(frozen=True)
@@ -219,72 +213,10 @@ def _lower_main(
     with tvm.target.Target(dict(ctx.target.tvm_target)):
         mod = tvm.transform.Sequential(passes)(mod)
         mod = pass_workspaces(mod, {kernel.symbol: kernel.workspace for kernel in kernels})
-        mod, plan = _planned(mod, ctx) if ctx.level >= 2 else (mod, None)
-        if plan is None or plan.run_allocations or _may_return_tensors(mod):
+        mod, plan = planned(mod, ctx, kernels) if ctx.level >= 2 else (mod, None)
+        if plan is None or plan.run_allocations:
             late.insert(1, transform.KillAfterLastUse())
         return tvm.transform.Sequential(late)(mod), plan
-
-
-def _planned(mod: tvm.IRModule, ctx: CompileContext) -> tuple[tvm.IRModule, MemoryPlan]:
-    """Tensors at fixed places; what has no place, and why, is noted."""
-    if ctx.options.get(COMPARE_MEMORY):
-        theirs = tvm_planned_bytes(mod)
-        if theirs is not None:
-            ctx.report.memory["tvm"] = theirs
-    made = plan_memory(mod, ctx.target.memory[0].name, _PLAN_SECONDS, exact=True)
-    note = _memory_note(mod, made)
-    if note:
-        made.report["note"] = note
-        ctx.report.notes.append(note)
-    ctx.report.memory_plan = made.report
-    return made.mod, made.plan
-
-
-def _memory_note(mod: tvm.IRModule, made: Planned) -> str:
-    """What is not at a fixed place, or is only by an upper end; empty where all is settled."""
-    attrs = mod["main"].attrs or {}
-    parts = []
-    limits = attrs.get("tir_var_upper_bound", {})
-    unlimited = [str(name) for name in attrs.get("tir_var_lower_bound", {}) if name not in limits]
-    if made.refused_bytes:
-        parts.append(
-            "memory is allocated as a run needs it: at the upper ends of the ranges one tensor "
-            f"would take {made.refused_bytes >> 20} MiB"
-        )
-    elif made.open_places and not unlimited:
-        parts.append("memory is planned for the upper ends of all ranges")
-    elif unlimited and made.left:
-        parts.append(
-            "memory is allocated by the extents of a run: no limit is given for "
-            + ", ".join(unlimited)
-        )
-    elif made.left:
-        parts.append(
-            f"{len(made.left)} tensors are allocated by the extents of a run: "
-            + ", ".join(made.left[:5])
-            + (" ..." if len(made.left) > 5 else "")
-        )
-    others = [
-        str(var.name_hint)
-        for var, func in mod.functions.items()
-        if isinstance(func, relax.Function) and var.name_hint != "main"
-    ]
-    if others:
-        parts.append(f"loops allocate as they run: {', '.join(others)}")
-    return "; ".join(parts)
-
-
-def _may_return_tensors(mod: tvm.IRModule) -> bool:
-    """Whether calls hand over tensors of their own, which must go before the run ends."""
-    return any(
-        isinstance(call.op, GlobalVar | relax.ExternFunc) and not _is_void(var.ty)
-        for var, call in calls(mod)
-        if getattr(call.op, "global_symbol", "") not in FETCHERS
-    )
-
-
-def _is_void(ty: Any) -> bool:
-    return isinstance(ty, relax.TupleType) and not ty.fields
 
 
 def _link(mod: tvm.IRModule, ctx: CompileContext, kernels: list[CompiledKernel]) -> bytes:

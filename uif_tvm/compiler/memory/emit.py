@@ -94,7 +94,6 @@ def plan_memory(mod: tvm.IRModule, tier: str, time_limit_s: float, exact: bool) 
         arenas=(Arena(tier, found.arena_bytes),) if tensors else (),
         tensors=tensors,
         results=tuple(_result_tensors(main, results, len(live.outputs))),
-        run_allocations=len(left),
     )
     rewritten = _Rewrite(main, places, results).function()
     mod = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)

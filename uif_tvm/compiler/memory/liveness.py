@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.ir import Call, GlobalVar
+from tvm.ir import Call, GlobalVar, PrimType
 
 from uif_tvm.compiler.memory.workspace_calls import kernel_of
 from uif_tvm.relax_util import HOST_FUNCTIONS, op_name
@@ -181,7 +181,7 @@ class _Walk:
         if kernel is not None:
             self.live.calls[step] = call
         self.live.steps.append(kernel.name_hint if kernel is not None else _step_name(call))
-        return _NOTHING if _holds_no_tensor(var.ty) else _union(args)
+        return _NOTHING if holds_no_tensor(var.ty) else _union(args)
 
     def _of(self, value: Any) -> Origin:
         if isinstance(value, relax.Tuple):
@@ -213,10 +213,11 @@ def _either(first: Origin, second: Origin) -> Origin:
     return Origin(exact, first.touches | second.touches, fields)
 
 
-def _holds_no_tensor(ty: Any) -> bool:
+def holds_no_tensor(ty: Any) -> bool:
+    """Whether values of a type hold no tensor, so that they share memory with nothing."""
     if isinstance(ty, relax.TupleType):
-        return all(map(_holds_no_tensor, ty.fields))
-    return isinstance(ty, relax.ShapeType | relax.PrimType)
+        return all(map(holds_no_tensor, ty.fields))
+    return isinstance(ty, relax.ShapeType | PrimType)
 
 
 def _step_name(call: Call) -> str:
