@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.artifact.forge import SIGNATURE, VERSIONS, make_payload, split, write_sample
-from uif_tvm.artifact import describe
+from uif_tvm.artifact import SCHEMA, describe
 from uif_tvm.errors import ArtifactError
 from uif_tvm.target.spec import Requirement
 
@@ -25,7 +25,7 @@ def test_it_tells_everything_as_json(place: Place) -> None:
     assert row["model"] == "sample ☃"
     assert row["signature"] == SIGNATURE.to_json()
     assert row["versions"] == vars(VERSIONS)
-    assert (row["schema"], row["verified"], len(row["digest"])) == (2, True, 64)
+    assert (row["schema"], row["verified"], len(row["digest"])) == (SCHEMA, True, 64)
     here, alien = row["targets"]
     assert (here["id"], here["runs_here"], here["missing"]) == ("here", True, [])
     assert (alien["id"], alien["runs_here"]) == ("alien", False)

@@ -272,10 +272,10 @@ def test_bad_digests(digest: str) -> None:
 
 def test_a_newer_schema_names_the_version_to_install() -> None:
     error = refused(
-        {"format": "uif", "schema": 3, "versions": {"uif": "3.1"}, "new": [1]}, "SCHEMA"
+        {"format": "uif", "schema": SCHEMA + 1, "versions": {"uif": "3.1"}, "new": [1]}, "SCHEMA"
     )
     assert error.hint == "pip install 'uif>=3.1'"
-    assert "schema 3, written by uif 3.1" in error.message
+    assert f"schema {SCHEMA + 1}, written by uif 3.1" in error.message
 
 
 @pytest.mark.parametrize("writer", ["1'; rm -rf ~ #", "", "x" * 99, None, 3, ["1"]])

@@ -136,8 +136,8 @@ def test_the_manifest_must_be_first_and_sealed(sample: bytes, place: Place) -> N
     without = forge((name, data) for name, data in members.items() if name != "manifest.json")
     refused(place(without), "FORMAT")
     refused(place(forge([])), "FORMAT")
-    at = sample.index(b'"schema":2')
-    refused(place(sample[:at] + b'"schema":3' + sample[at + 10 :]), "DIGEST")
+    at = sample.index(b'"schema":3')
+    refused(place(sample[:at] + b'"schema":2' + sample[at + 10 :]), "DIGEST")
 
 
 def test_a_newer_schema_says_what_to_install(sample: bytes, place: Place) -> None:

@@ -8,6 +8,9 @@ three keep their place and meaning for ever.
 Schema 2 adds to the signature: ``ranges`` of tensors (name of a dimension -> [least, most or
 null]), sequences (``"kind": "sequence"``, ``items``), optionals (``"kind": "optional"``, ``value``
 or null) and sequences of any length (``"kind": "list"``, ``dtype``; among outputs).
+
+Schema 3 adds the memory plan: an extra ``memory.json`` of a section, whose code takes the memory
+that it works in (see ``memory_plan``). Sections without one allocate by themselves, as before.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from uif_tvm.signature import (
 )
 from uif_tvm.target.spec import Requirement
 
-SCHEMA = 2
+SCHEMA = 3
 FORMAT = "uif"
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
