@@ -38,6 +38,7 @@ def phases() -> tuple[Phase, ...]:
         lift_weights,
         pack_matmul,
         plane_conv,
+        push_transpose,
         safe_indexing,
         standard_kernels,
         view_reshape,
@@ -59,6 +60,7 @@ def phases() -> tuple[Phase, ...]:
         Phase(
             "layout",
             (
+                (2, push_transpose.PASS),
                 (2, standard_kernels.PASS),
                 (2, block_layout.PASS),
                 (3, winograd.PASS),
