@@ -18,7 +18,7 @@ KINDS = {
     "constant": "#009e73",
 }
 _OTHER = "#999999"
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 1100, 420, 90, 40
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 1100, 420, 90, 1080, 12, 40
 
 
 def timeline(tier: Row, steps: Sequence[str]) -> str:
@@ -30,8 +30,8 @@ def timeline(tier: Row, steps: Sequence[str]) -> str:
     buffers = tier["buffers"]
     last = max([len(steps), *(row["end"] for row in buffers)], default=1) or 1
     top = max(tier["arena_bytes"], tier["bound_bytes"], 1)
-    wide: float = (_WIDTH - _LEFT) / last
-    high: float = (_HEIGHT - _BOTTOM) / top
+    wide: float = (_RIGHT - _LEFT) / last
+    high: float = (_HEIGHT - _TOP - _BOTTOM) / top
 
     def x(step: float) -> float:
         return _LEFT + step * wide
@@ -43,7 +43,7 @@ def timeline(tier: Row, steps: Sequence[str]) -> str:
     line = " ".join(f"{x(step):.2f},{y(alive):.2f}" for step, alive in _alive(buffers, last))
     parts.append(f'<polyline class="alive" points="{line}"/>')
     parts.append(
-        f'<line class="bound" x1="{_LEFT}" x2="{_WIDTH}" y1="{y(tier["bound_bytes"]):.2f}" '
+        f'<line class="bound" x1="{_LEFT}" x2="{_RIGHT}" y1="{y(tier["bound_bytes"]):.2f}" '
         f'y2="{y(tier["bound_bytes"]):.2f}"/>'
     )
     for part in range(5):
