@@ -21,6 +21,7 @@ from uif_tvm.artifact.memory_plan import (
     Arena,
     ArenaTensor,
     MemoryPlan,
+    ResidentWeight,
     ResultTensor,
 )
 from uif_tvm.errors import ArtifactError, EnvironmentFault, UifError
@@ -37,6 +38,7 @@ PLAN = MemoryPlan(
         ArenaTensor(1, 64, (0, 7), "float32"),
     ),
     results=(ResultTensor((2, 3), "float32"), None),
+    resident=(ResidentWeight(5, 0),),
     run_allocations=3,
 )
 
@@ -98,6 +100,8 @@ def test_tensors_that_cannot_be(tensor: Any) -> None:
         {"results": [{"shape": [2**63], "dtype": "int8"}]},
         {"results": [{"shape": [2]}]},
         {"results": [None]},
+        {"resident": [{"weight": 0, "tensor": 4}]},
+        {"resident": [{"weight": -1, "tensor": 0}]},
         {"run_allocations": -1},
         {"run_allocations": True},
         {"unknown": 1},

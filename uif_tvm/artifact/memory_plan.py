@@ -79,6 +79,14 @@ class ResultTensor:
 
 
 @dataclass(frozen=True)
+class ResidentWeight:
+    """A weight that stays in an arena for good: its place among the weights, and the tensor's."""
+
+    weight: int
+    tensor: int
+
+
+@dataclass(frozen=True)
 class MemoryPlan:
     """See the module text.
 
@@ -87,6 +95,7 @@ class MemoryPlan:
         tensors: the ``memory`` tuple.
         results: one per output of the signature that is a tensor or a list, in order; ``None``
             for what compiled code returns.
+        resident: weights that are copied into an arena when it is made.
         run_allocations: allocations of tensors that are left to each run: extents that have no
             upper limit, or results of open extents.
     """
@@ -94,6 +103,7 @@ class MemoryPlan:
     arenas: tuple[Arena, ...]
     tensors: tuple[ArenaTensor, ...]
     results: tuple[ResultTensor | None, ...]
+    resident: tuple[ResidentWeight, ...] = ()
     run_allocations: int = 0
 
     @property
@@ -124,6 +134,7 @@ class MemoryPlan:
                     {"shape": list(item.shape), "dtype": item.dtype} if item else {}
                     for item in self.results
                 ],
+                "resident": [vars(item) for item in self.resident],
                 "run_allocations": self.run_allocations,
             }
         )
@@ -139,10 +150,12 @@ class MemoryPlan:
             arenas = top.objects("arenas", _arena)
             if sum(arena.bytes for arena in arenas) > MAX_INT:
                 top.refuse("the arenas together are larger than any memory")
+            tensors = top.objects("tensors", lambda row: _tensor(row, arenas))
             return cls(
                 arenas=arenas,
-                tensors=top.objects("tensors", lambda row: _tensor(row, arenas)),
+                tensors=tensors,
                 results=top.objects("results", _result),
+                resident=top.objects("resident", lambda row: _resident(row, len(tensors))),
                 run_allocations=top.integer("run_allocations"),
             )
 
@@ -163,6 +176,13 @@ def _tensor(row: Fields, arenas: tuple[Arena, ...]) -> ArenaTensor:
             f"it ends at byte {offset + tensor.nbytes} of an arena of {arenas[index].bytes} bytes"
         )
     return tensor
+
+
+def _resident(row: Fields, tensors: int) -> ResidentWeight:
+    item = ResidentWeight(row.integer("weight"), row.integer("tensor"))
+    if item.tensor >= tensors:
+        row.refuse(f"there is no tensor {item.tensor}, only {tensors}")
+    return item
 
 
 def _result(row: Fields) -> ResultTensor | None:

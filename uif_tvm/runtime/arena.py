@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
-from uif_tvm.artifact.memory_plan import ArenaTensor, MemoryPlan
-from uif_tvm.errors import EnvironmentFault
+from uif_tvm.artifact.memory_plan import ArenaTensor, MemoryPlan, ResidentWeight
+from uif_tvm.artifact.strictjson import REGET
+from uif_tvm.errors import ArtifactError, EnvironmentFault
 from uif_tvm.runtime.tensors import Array, aligned_empty, numpy_dtype
 
 
@@ -50,3 +52,28 @@ def tensor_array(arenas: tuple[Array, ...], tensor: ArenaTensor) -> Array:
     if tensor.nbytes:
         return place.view(dtype).reshape(tensor.shape)
     return aligned_empty(tensor.shape, dtype)
+
+
+def place_weights(plan: MemoryPlan, arenas: tuple[Array, ...], weights: Sequence[Array]) -> None:
+    """Copy the weights that live in an arena there.
+
+    Raises:
+        ArtifactError: the plan's tensor is not of the weight's shape and type, or there is no
+            such weight.
+    """
+    for item in plan.resident:
+        place = tensor_array(arenas, plan.tensors[item.tensor])
+        if item.weight >= len(weights):
+            raise _unfit(item)
+        weight = weights[item.weight]
+        if (weight.shape, weight.dtype) != (place.shape, place.dtype):
+            raise _unfit(item)
+        place[...] = weight
+
+
+def _unfit(item: ResidentWeight) -> ArtifactError:
+    return ArtifactError(
+        f"the memory plan is another model's: weight {item.weight} does not fit its place",
+        code="UIF-ARTIFACT-MEMORY",
+        hint=REGET,
+    )

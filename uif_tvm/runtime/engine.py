@@ -41,11 +41,15 @@ class Engine:
         self._report = artifact.report(self._section)
         self._register_host_calls()
         self._plan = artifact.memory_plan(self._section)
-        self._vm = ThreadLocalVM(
-            artifact.library(self._section), self._section.entry, threads, self._plan
-        )
         # The arrays own the mapped memory that the tensors look into.
         self._weights = [aligned(artifact.weight(name)) for name in self._section.weights]
+        self._vm = ThreadLocalVM(
+            artifact.library(self._section),
+            self._section.entry,
+            threads,
+            self._plan,
+            self._weights,
+        )
         self._packed = self._vm.pack([self._vm.tensor(array) for array in self._weights])
         self._weight_addresses = {array.ctypes.data for array in self._weights}
         host_clock.forget(self._weight_addresses)

@@ -13,7 +13,7 @@ from uif_tvm.artifact import materialise_library
 from uif_tvm.artifact.memory_plan import MemoryPlan
 from uif_tvm.errors import ArtifactError
 from uif_tvm.runtime import threads as workers
-from uif_tvm.runtime.arena import arenas_of, tensor_array
+from uif_tvm.runtime.arena import arenas_of, place_weights, tensor_array
 from uif_tvm.runtime.ffi import runtime
 from uif_tvm.runtime.strings import Strings, using
 from uif_tvm.runtime.tensors import Array, to_numpy, to_tensor
@@ -53,7 +53,12 @@ class ThreadLocalVM:
     """
 
     def __init__(
-        self, library: bytes, entry: str, threads: int | None, plan: MemoryPlan | None = None
+        self,
+        library: bytes,
+        entry: str,
+        threads: int | None,
+        plan: MemoryPlan | None = None,
+        weights: Sequence[Array] = (),
     ) -> None:
         self._ffi = runtime()
         load = self._ffi.get_global_func("ffi.Module.load_from_file.so")
@@ -68,7 +73,7 @@ class ThreadLocalVM:
                 ) from error
         self._create_view = self._ffi.get_global_func("runtime.TVMTensorCreateView")
         self._entry = entry
-        self._plan = plan
+        self._plan, self._weights = plan, weights
         self._threads = threads or workers.default_threads()
         self._local = threading.local()
         self._arena_bytes = 0
@@ -142,6 +147,7 @@ class ThreadLocalVM:
         if self._plan is None:
             return Machine(entry, (), ())
         arenas = arenas_of(self._plan)
+        place_weights(self._plan, arenas, self._weights)
         self._arena_bytes = sum(arena.nbytes for arena in arenas)
         tensors = [self.tensor(tensor_array(arenas, item)) for item in self._plan.tensors]
         return Machine(entry, arenas, (self.pack(tensors),))

@@ -116,7 +116,9 @@ def _results(main: relax.Function, live: Liveness) -> dict[Allocation, int]:
         return results
     for index, origin in enumerate(live.outputs):
         item = origin.exact
-        if item is None or item in results or item.branches or not item.is_static:
+        if item is None or item.weight is not None or item in results:
+            continue
+        if item.branches or not item.is_static:
             continue
         if item.dtype in ELEMENT_BYTES and static_shape_of(main.ret_ty.fields[index]) is not None:
             results[item] = index

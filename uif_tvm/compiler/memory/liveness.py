@@ -36,13 +36,15 @@ _GETTER = "vm.builtin.tuple_getitem"
 
 @dataclass(eq=False)
 class Allocation:
-    """One ``alloc_tensor`` of ``main``.
+    """Memory of one value: an ``alloc_tensor`` of ``main``, or a weight.
 
     Args:
-        var: the variable it is bound to.
+        var: the variable it is bound to (of a weight: the first one).
         source: the value's name in the model, as far as the IR has kept it.
         first, end: steps of its first use, and after its last.
         branches: how many ``If`` branches it stands in.
+        weight: place among the weights; ``None`` of what ``main`` allocates.
+        uses: the steps that use it.
     """
 
     var: Any
@@ -50,6 +52,8 @@ class Allocation:
     first: int = -1
     end: int = -1
     branches: int = 0
+    weight: int | None = None
+    uses: list[int] = field(default_factory=list)
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -90,26 +94,29 @@ class Liveness:
     Args:
         steps: name of the kernel or function that each step calls.
         allocations: in the order in which they stand.
+        weights: by their place among the weights.
         outputs: origin of each field of the result.
-        calls: step -> the call, of steps that call a kernel.
         views: (name of a value, the allocation that it is in another shape).
+        origins: of every variable.
         functions: whether functions are values here, which may hold on to what they saw.
     """
 
     steps: list[str] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
+    weights: dict[int, Allocation] = field(default_factory=dict)
     outputs: tuple[Origin, ...] = ()
-    calls: dict[int, Call] = field(default_factory=dict)
     views: list[tuple[str, Allocation]] = field(default_factory=list)
+    origins: dict[Any, Origin] = field(default_factory=dict)
     functions: bool = False
 
 
 def analyse(main: relax.Function) -> Liveness:
     """Liveness of ``main``, in the form described in the module text."""
-    walk = _Walk()
+    walk = _Walk(main.params[-1] if main.params else None)
     result = walk.sequence(main.body)
     walk.touch(result, len(walk.live.steps))
     walk.live.outputs = result.fields if result.fields is not None else (result,)
+    walk.live.origins = walk.origins
     # What nothing uses still needs a place to be written to, for one step.
     for item in walk.live.allocations:
         if item.first < 0:
@@ -118,9 +125,10 @@ def analyse(main: relax.Function) -> Liveness:
 
 
 class _Walk:
-    def __init__(self) -> None:
+    def __init__(self, weights: Any) -> None:
         self.live = Liveness()
-        self._origins: dict[Any, Origin] = {}
+        self._weights = weights
+        self.origins: dict[Any, Origin] = {}
         self._allocations: dict[Any, Allocation] = {}
         self._depth = 0
 
@@ -128,7 +136,7 @@ class _Walk:
         """Walk a block of code; returns the origin of its value."""
         for block in seq.blocks:
             for binding in block.bindings:
-                self._origins[binding.var] = self._bound(binding.var, binding.value)
+                self.origins[binding.var] = self._bound(binding.var, binding.value)
         return self._of(seq.body)
 
     def touch(self, origin: Origin, step: int) -> None:
@@ -137,6 +145,8 @@ class _Walk:
             if item.first < 0:
                 item.first = step
             item.end = max(item.end, step + 1)
+            if item.uses[-1:] != [step]:
+                item.uses.append(step)
 
     def _bound(self, var: Any, value: Any) -> Origin:
         if isinstance(value, relax.If):
@@ -147,7 +157,7 @@ class _Walk:
             self.live.functions = True
         origin = self._of(value)
         made = origin.exact
-        if made is not None and made.source == made.var.name:
+        if made is not None and made.weight is None and made.source == made.var.name:
             made.source = var.name  # of several names the first is the value's own
         return origin
 
@@ -166,11 +176,13 @@ class _Walk:
             return Origin(made, frozenset({made}))
         args = [self._of(arg) for arg in call.args]
         if name in _SAME_BYTES:
-            if args[0].exact is not None:
+            if args[0].exact is not None and args[0].exact.weight is None:
                 self.live.views.append((var.name, args[0].exact))
             return args[0]
         function = getattr(call.op, "global_symbol", None)
         if function == _GETTER:
+            if call.args[0].same_as(self._weights):
+                return self._weight(var, int(call.args[1].value))
             return _union(args)
         step = len(self.live.steps)
         for origin in args:
@@ -178,10 +190,12 @@ class _Walk:
         if name in _NO_TENSOR:
             return _NOTHING
         kernel = kernel_of(call)
-        if kernel is not None:
-            self.live.calls[step] = call
         self.live.steps.append(kernel.name_hint if kernel is not None else _step_name(call))
         return _NOTHING if holds_no_tensor(var.ty) else _union(args)
+
+    def _weight(self, var: Any, index: int) -> Origin:
+        made = self.live.weights.setdefault(index, Allocation(var, var.name, weight=index))
+        return Origin(made, frozenset({made}))
 
     def _of(self, value: Any) -> Origin:
         if isinstance(value, relax.Tuple):
@@ -191,7 +205,7 @@ class _Walk:
             if whole.fields is not None:
                 return whole.fields[value.index]
             return Origin(touches=whole.touches)
-        return self._origins.get(value, _NOTHING) if isinstance(value, relax.Var) else _NOTHING
+        return self.origins.get(value, _NOTHING) if isinstance(value, relax.Var) else _NOTHING
 
 
 def _tuple(parts: list[Origin]) -> Origin:
