@@ -29,6 +29,7 @@ from uif_tvm.relax_util import (
     host_op,
     op_name,
 )
+from uif_tvm.relay_passes import expand_attention
 from uif_tvm.standard_ops import read, type_of
 from uif_tvm.target.spec import Refusal
 
@@ -98,7 +99,7 @@ def _decide(
     if name in STRUCTURAL and name != _KERNEL_CALL:
         return
     op = _subject(name, call)
-    refusal = _no_kernel(name) or _ask(op, _attributes(call), _dtypes(call), ctx=ctx)
+    refusal = _no_kernel(call, ctx) or _ask(op, _attributes(call), _dtypes(call), ctx=ctx)
     if refusal is None:
         tally.add(op, NATIVE, "", microseconds(call, ctx.target))
         return
@@ -182,11 +183,16 @@ def _check_budget(tally: _Tally, ctx: CompileContext) -> None:
     )
 
 
-def _no_kernel(name: str) -> Refusal | None:
+def _no_kernel(call: Any, ctx: CompileContext) -> Refusal | None:
     """Why a standard operator has no kernel anywhere."""
-    if name.startswith(STANDARD) and name not in LEGALIZE:
-        return Refusal("no-kernel", f"no kernel is registered for {name}")
-    return None
+    name = op_name(call) or ""
+    if not name.startswith(STANDARD) or name in LEGALIZE:
+        return None
+    if name == expand_attention.ATTENTION:
+        # A pass makes it one kernel, or composes it where that is faster.
+        refusal = expand_attention.offered(call, ctx)
+        return Refusal("no-kernel", str(refusal)) if isinstance(refusal, Refusal) else None
+    return Refusal("no-kernel", f"no kernel is registered for {name}")
 
 
 def _ask(
