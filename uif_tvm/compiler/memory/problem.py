@@ -40,8 +40,7 @@ class Plan:
     Args:
         offsets: buffer name -> bytes from the start of the arena.
         arena_bytes: the highest end of a buffer, rounded up to that buffer's alignment.
-        bound_bytes: no arena can be smaller: the most bytes alive at one step, or more where an
-            exact search has proved it.
+        bound_bytes: no arena can be smaller: see :func:`lower_bound`.
         method: what found it, such as ``"best fit, size"`` or ``"cp-sat, optimal"``.
     """
 
