@@ -27,10 +27,18 @@ from uif_tvm.artifact.memory_plan import (
     Arena,
     ArenaTensor,
     MemoryPlan,
-    ResultTensor,
+)
+from uif_tvm.compiler.memory.calling import (
+    direct_results,
+    fetched,
+    kept_fields,
+    result_params,
+    result_tensors,
+    shaped,
+    unique_names,
 )
 from uif_tvm.compiler.memory.checker import check
-from uif_tvm.compiler.memory.liveness import Allocation, Liveness, analyse
+from uif_tvm.compiler.memory.liveness import GETTER, Allocation, Liveness, analyse
 from uif_tvm.compiler.memory.planner import plan
 from uif_tvm.compiler.memory.problem import Buffer, Plan
 from uif_tvm.compiler.memory.workspace import WORKSPACE
@@ -40,9 +48,8 @@ from uif_tvm.compiler.memory.workspace import WORKSPACE
 LARGEST_OPEN = 1 << 32
 
 _VIEW = "runtime.TVMTensorCreateView"
-_GETTER = "vm.builtin.tuple_getitem"
 #: Functions that hand out tensors over memory that is there already.
-FETCHERS = frozenset({_GETTER, _VIEW})
+FETCHERS = frozenset({GETTER, _VIEW})
 
 
 @dataclass
@@ -78,13 +85,13 @@ def plan_memory(mod: tvm.IRModule, tier: str, time_limit_s: float, exact: bool) 
     """
     main = mod["main"]
     live = analyse(main)
-    results = _results(main, live)
+    results = direct_results(main, live)
     sizes = _sizes(main, live, results)
     largest = max((size for item, size in sizes.items() if not item.is_static), default=0)
     if largest > LARGEST_OPEN:
         sizes = {item: size for item, size in sizes.items() if item.is_static}
     places = {item: index for index, item in enumerate(sizes)}
-    names = _names(places)
+    names = unique_names(places)
     buffers = [Buffer(names[item], item.first, item.end, max(1, sizes[item])) for item in places]
     found = plan(buffers, time_limit_s=time_limit_s, exact=exact)
     check(buffers, found)
@@ -93,7 +100,7 @@ def plan_memory(mod: tvm.IRModule, tier: str, time_limit_s: float, exact: bool) 
     written = MemoryPlan(
         arenas=(Arena(tier, found.arena_bytes),) if tensors else (),
         tensors=tensors,
-        results=tuple(_result_tensors(main, results, len(live.outputs))),
+        results=tuple(result_tensors(main, results, len(live.outputs))),
     )
     rewritten = _Rewrite(main, places, results).function()
     mod = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
@@ -107,22 +114,6 @@ def plan_memory(mod: tvm.IRModule, tier: str, time_limit_s: float, exact: bool) 
         open_places=not all(item.is_static for item in places),
         refused_bytes=largest if largest > LARGEST_OPEN else 0,
     )
-
-
-def _results(main: relax.Function, live: Liveness) -> dict[Allocation, int]:
-    """Allocations that are results, each with the first output that it is."""
-    results: dict[Allocation, int] = {}
-    if _returned_fields(main) is None:
-        return results
-    for index, origin in enumerate(live.outputs):
-        item = origin.exact
-        if item is None or item.weight is not None or item in results:
-            continue
-        if item.branches or not item.is_static:
-            continue
-        if item.dtype in ELEMENT_BYTES and static_shape_of(main.ret_ty.fields[index]) is not None:
-            results[item] = index
-    return results
 
 
 def _sizes(
@@ -186,36 +177,6 @@ def _tensor(item: Allocation, size: int, offset: int) -> ArenaTensor:
     return ArenaTensor(0, offset, (size,), "uint8")
 
 
-def _result_tensors(
-    main: relax.Function, results: dict[Allocation, int], count: int
-) -> list[ResultTensor | None]:
-    made: list[ResultTensor | None] = [None] * count
-    for item, index in results.items():
-        shape = static_shape_of(main.ret_ty.fields[index])
-        made[index] = None if shape is None else ResultTensor(shape, item.dtype)
-    return made
-
-
-def static_shape_of(ty: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor type when every extent is known, else ``None``."""
-    values = getattr(getattr(ty, "shape", None), "values", None)
-    if values is None or not all(isinstance(extent, tirx.IntImm) for extent in values):
-        return None
-    return tuple(int(extent.value) for extent in values)
-
-
-def _returned_fields(main: relax.Function) -> list[Any] | None:
-    """The expressions that ``main`` returns as a tuple; None where they cannot be told apart."""
-    body = main.body.body
-    if isinstance(body, relax.Tuple):
-        return list(body.fields)
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            if binding.var.same_as(body) and isinstance(binding.value, relax.Tuple):
-                return list(binding.value.fields)
-    return None
-
-
 class _Rewrite:
     """Rebuilds ``main`` over the plan; see the module text."""
 
@@ -228,30 +189,21 @@ class _Rewrite:
         self._main = main
         self._memory = relax.Var("memory", relax.AnyType())
         self._places = {item.var: (item, index) for item, index in places.items()}
-        #: In the order of the outputs, which is that of the plan.
-        ordered = sorted(results, key=lambda item: results[item])
-        self._params = {
-            item.var: relax.Var(f"result{results[item]}", main.ret_ty.fields[results[item]])
-            for item in ordered
-        }
-        self._written = {results[item] for item in ordered}
+        self._params = result_params(main, results)
+        self._written = set(results.values())
 
     def function(self) -> relax.Function:
         """``main`` with two more kinds of parameters, and fewer results."""
         main = self._main
         seq = main.body
-        fields = _returned_fields(main)
-        if fields is None:
+        kept = kept_fields(main, self._written)
+        if kept is None:
             body = self._sequence(seq, seq.body, None)
             returned = main.ret_ty
         else:
-            kept = [field for index, field in enumerate(fields) if index not in self._written]
-            types = [
-                ty for index, ty in enumerate(main.ret_ty.fields) if index not in self._written
-            ]
-            value, returned = relax.Tuple(kept), relax.TupleType(types)
+            fields, returned = kept
             dropped = seq.body if isinstance(seq.body, relax.Var) else None
-            body = self._sequence(seq, value, dropped)
+            body = self._sequence(seq, relax.Tuple(fields), dropped)
         params = [*main.params, self._memory, *self._params.values()]
         return relax.Function(params, body, returned, main.is_pure, main.attrs)
 
@@ -280,12 +232,12 @@ class _Rewrite:
             relax.expr._update_type(branched, value.ty)
             return [relax.VarBinding(var, branched)]
         if var in self._params:
-            return [relax.VarBinding(var, _shaped(self._params[var], var.ty))]
+            return [relax.VarBinding(var, shaped(self._params[var], var.ty))]
         if var not in self._places:
             return [binding]
         item, index = self._places[var]
         if item.is_static:
-            return [relax.VarBinding(var, self._fetched(index, var.ty))]
+            return [relax.VarBinding(var, fetched(self._memory, index, var.ty))]
         raw = relax.Var(f"{var.name}_bytes", relax.TensorType(dtype="uint8", ndim=1))
         view = relax.Call(
             relax.ExternFunc(_VIEW),
@@ -295,39 +247,9 @@ class _Rewrite:
         )
         relax.expr._update_type(view, var.ty)
         return [
-            relax.VarBinding(raw, self._fetched(index, raw.ty)),
+            relax.VarBinding(raw, fetched(self._memory, index, raw.ty)),
             relax.VarBinding(var, view),
         ]
-
-    def _fetched(self, index: int, ty: Any) -> Any:
-        call = relax.Call(
-            relax.ExternFunc(_GETTER), [self._memory, relax.prim_value(index)], None, [ty]
-        )
-        relax.expr._update_type(call, ty)
-        return call
-
-
-def _shaped(param: Any, ty: Any) -> Any:
-    """The tensor ``param`` in the shape of ``ty``, over the same bytes."""
-    if static_shape_of(param.ty) == static_shape_of(ty):
-        return param
-    reshaped = relax.op.reshape(param, ty.shape)
-    relax.expr._update_type(reshaped, ty)
-    return reshaped
-
-
-def _names(items: Sequence[Allocation]) -> dict[Allocation, str]:
-    """A name of its own for each, after the value that it holds."""
-    names: dict[Allocation, str] = {}
-    taken: set[str] = set()
-    for item in items:
-        name, number = item.source, 1
-        while name in taken:
-            number += 1
-            name = f"{item.source}.{number}"
-        taken.add(name)
-        names[item] = name
-    return names
 
 
 def _report(

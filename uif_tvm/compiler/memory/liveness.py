@@ -31,7 +31,7 @@ _ALLOC = "relax.builtin.alloc_tensor"
 _SAME_BYTES = frozenset({"relax.reshape", "relax.memory.ensure_zero_offset"})
 #: Results that hold no tensor, whatever the arguments.
 _NO_TENSOR = frozenset({"relax.shape_of", "relax.tensor_to_shape", "relax.null_value"})
-_GETTER = "vm.builtin.tuple_getitem"
+GETTER = "vm.builtin.tuple_getitem"
 
 
 @dataclass(eq=False)
@@ -180,14 +180,14 @@ class _Walk:
                 self.live.views.append((var.name, args[0].exact))
             return args[0]
         function = getattr(call.op, "global_symbol", None)
-        if function == _GETTER:
+        if function == GETTER:
             if call.args[0].same_as(self._weights):
                 return self._weight(var, int(call.args[1].value))
             return _union(args)
         step = len(self.live.steps)
         for origin in args:
             self.touch(origin, step)
-        if name in _NO_TENSOR:
+        if not is_step(call):
             return _NOTHING
         kernel = kernel_of(call)
         self.live.steps.append(kernel.name_hint if kernel is not None else _step_name(call))
@@ -225,6 +225,13 @@ def _either(first: Origin, second: Origin) -> Origin:
     if first.fields is not None and second.fields is not None:
         fields = tuple(map(_either, first.fields, second.fields))
     return Origin(exact, first.touches | second.touches, fields)
+
+
+def is_step(call: Call) -> bool:
+    """Whether ``call`` is a step: not so are allocations, views, and what reads no elements."""
+    name = op_name(call)
+    getter = getattr(call.op, "global_symbol", None) == GETTER
+    return not getter and name != _ALLOC and name not in _SAME_BYTES | _NO_TENSOR
 
 
 def holds_no_tensor(ty: Any) -> bool:
