@@ -55,6 +55,24 @@ def test_powers(exponent: float, tmp_path: Path) -> None:
     np.testing.assert_allclose(result, x**exponent, rtol=1e-6)
 
 
+@pytest.mark.parametrize("level", [0, 2])
+def test_fused_differences_of_floats_do_not_cancel_like_real_numbers(
+    level: int, tmp_path: Path
+) -> None:
+    magic = np.float32(1.5 * 2**23)  # adding and taking it away rounds to whole numbers
+    x = np.array([0.3, 1.7, -2.6, np.inf, np.nan], np.float32)
+    model = imported(
+        [("x", x.shape, "float32")],
+        lambda v: [
+            relax.op.subtract(relax.op.add(v, constant(magic)), constant(magic)),
+            relax.op.abs(relax.op.subtract(v, v)),
+        ],
+    )
+    rounded, nothing = (np.asarray(y) for y in engine(tmp_path, model, level=level).run(x))
+    np.testing.assert_array_equal(rounded, [0, 2, -3, np.inf, np.nan])
+    np.testing.assert_array_equal(nothing, [0, 0, 0, np.nan, np.nan])
+
+
 def test_integers_take_the_default(tmp_path: Path) -> None:
     x = np.arange(12).reshape(3, 4)
     model = imported([("x", x.shape, "int64")], lambda v: [relax.op.sum(v, 1)])

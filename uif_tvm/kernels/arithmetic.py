@@ -35,6 +35,16 @@ def _extreme(a: Expr, b: Expr, larger: bool) -> Expr:
     return select(tirx.Or(better, is_nan(a)), a, b)
 
 
+def subtract(a: Expr, b: Expr) -> Expr:
+    """``a - b`` of floats, written as ``a + b * -1``, which LLVM makes a subtraction again.
+
+    TVM's simplifier takes floats for real numbers where it sees a difference: ``x - x`` becomes 0
+    even for NaN, and ``(x + y) - y`` becomes ``x``, so that rounding by adding and taking away a
+    large number did nothing once both were one kernel.
+    """
+    return a + b * const(b, -1.0)
+
+
 def maximum(a: Expr, b: Expr) -> Expr:
     """The larger one; NaN on either side wins."""
     return _extreme(a, b, True)

@@ -79,9 +79,8 @@ def cut(ctx: NodeContext, expr: relax.Expr, ranges: dict[int, tuple[Dim, Dim, in
     begins = {axis: begin for axis, (begin, _, _) in ranges.items()}
     for axis, (begin, end, step) in ranges.items():
         extent = end - begin if step > 0 else begin - end
-        dims[axis] = simplify((extent + abs(step) - 1) // abs(step))
-        if isinstance(dims[axis], int):
-            dims[axis] = max(dims[axis], 0)
+        # An end before the begin leaves nothing, and whether it is may depend on sizes.
+        dims[axis] = simplify((at_least(extent, 0) + abs(step) - 1) // abs(step))
     if is_static(tuple(dims)) and 0 in dims:
         from uif_tvm.frontends.onnx.tensors import numpy_dtype_named
 

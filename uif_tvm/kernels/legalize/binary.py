@@ -109,6 +109,7 @@ def _division(op: str, formula: Formula, on_floats: bool) -> Legalizer:
 
 #: Operator name -> legalisation.
 LEGALIZE: dict[str, Legalizer] = {
+    "relax.subtract": _binary("subtract", arithmetic.subtract, FLOATS),
     "relax.power": _power,
     "relax.divide": _division("divide", arithmetic.divide, on_floats=False),
     "relax.floor_divide": _division("floor_divide", arithmetic.floor_divide, on_floats=True),

@@ -1,0 +1,1 @@
+"""Random graphs over the whole operator set: every level must match the unoptimised result."""
