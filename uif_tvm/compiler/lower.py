@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from uif_tvm.compiler.graph_pass import PassDriver
 from uif_tvm.compiler.graph_view import graph
 from uif_tvm.compiler.kernel_cache import CompiledKernel, KernelCache
 from uif_tvm.compiler.memory.apply import planned
+from uif_tvm.compiler.memory.copies import CopyKernels
 from uif_tvm.compiler.memory.workspace_calls import pass_workspaces
 from uif_tvm.compiler.memory_figures import planned_bytes
 from uif_tvm.compiler.pipeline import passes_for, phases
@@ -213,7 +214,9 @@ def _lower_main(
     with tvm.target.Target(dict(ctx.target.tvm_target)):
         mod = tvm.transform.Sequential(passes)(mod)
         mod = pass_workspaces(mod, {kernel.symbol: kernel.workspace for kernel in kernels})
-        mod, plan = planned(mod, ctx, kernels) if ctx.level >= 2 else (mod, None)
+        mod, plan = (
+            planned(mod, ctx, kernels, CopyKernels(ctx, kernels)) if ctx.level >= 2 else (mod, None)
+        )
         if plan is None or plan.run_allocations:
             late.insert(1, transform.KillAfterLastUse())
         return tvm.transform.Sequential(late)(mod), plan

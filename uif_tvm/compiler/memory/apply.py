@@ -11,8 +11,11 @@ from tvm import relax
 from tvm.ir import GlobalVar
 
 from uif_tvm.artifact.memory_plan import MemoryPlan
+from uif_tvm.compiler.memory.copies import CopyKernels
 from uif_tvm.compiler.memory.emit import FETCHERS, Planned, plan_memory
+from uif_tvm.compiler.memory.emit_tiers import plan_tiers
 from uif_tvm.compiler.memory.liveness import holds_no_tensor
+from uif_tvm.compiler.memory.tiers import reachable
 from uif_tvm.compiler.memory.tvm_plan import tvm_planned_bytes
 from uif_tvm.relax_util import calls, op_name
 
@@ -30,22 +33,26 @@ _LISTED = 5
 
 
 def planned(
-    mod: tvm.IRModule, ctx: CompileContext, kernels: Sequence[CompiledKernel]
+    mod: tvm.IRModule,
+    ctx: CompileContext,
+    kernels: Sequence[CompiledKernel],
+    copies: CopyKernels,
 ) -> tuple[tvm.IRModule, MemoryPlan]:
     """``mod`` with its tensors at fixed places, and the plan.
 
     Args:
         mod: after ``CallTIRRewrite`` and with workspaces as arguments.
         kernels: what it calls.
+        copies: makes the kernels of transfers, where the target has several memories.
     """
     if ctx.options.get(COMPARE_MEMORY):
         theirs = tvm_planned_bytes(mod)
         if theirs is not None:
             ctx.report.memory["tvm"] = theirs
-    made = plan_memory(mod, ctx.target.memory[0].name, _PLAN_SECONDS, exact=True)
+    made = _plan(mod, ctx, copies)
     own = [kernel.symbol for kernel in kernels if kernel.run_allocations]
     calling = list(_own_results(made.mod))
-    note = _note(made, own, calling)
+    note = "; ".join(filter(None, (made.report.get("note"), _note(made, own, calling))))
     if note:
         made.report["note"] = note
         ctx.report.notes.append(note)
@@ -53,6 +60,29 @@ def planned(
     allocations = sum(op_name(call) == _ALLOC for _, call in calls(made.mod))
     total = allocations + len(own) + len(calling)
     return made.mod, replace(made.plan, run_allocations=total)
+
+
+def _plan(mod: tvm.IRModule, ctx: CompileContext, copies: CopyKernels) -> Planned:
+    """One arena for each memory of the target; one in all where values cannot move."""
+    tiers = ctx.target.memory
+    if len(tiers) == 1:
+        return plan_memory(mod, tiers[0].name, _PLAN_SECONDS, exact=True)
+    from uif_tvm.compiler.memory.assignment import assign
+
+    spread = plan_tiers(mod, tiers, assign, copies)
+    if isinstance(spread, Planned):
+        for row in spread.report["transfers"]:
+            subject = f"{row['value']}: {row['from']} to {row['to']}"
+            reason = f"{row['bytes']} bytes before step {row['step'] + 1}"
+            ctx.report.decide("memory-tiers", subject, True, reason, -row["us"])
+        return spread
+    # All of it in the largest memory that kernels can address.
+    largest = max(filter(reachable, tiers), key=lambda tier: tier.bytes)
+    reason = f"all tensors in {largest.name}: {spread}"
+    ctx.report.decide("memory-tiers", "main", False, reason, 0.0)
+    made = plan_memory(mod, largest.name, _PLAN_SECONDS, exact=True)
+    made.report["note"] = f"memory is not spread over tiers: {reason}"
+    return made
 
 
 def _own_results(mod: tvm.IRModule) -> Iterator[str]:
