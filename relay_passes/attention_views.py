@@ -22,6 +22,9 @@ from uif_tvm.relax_util import op_name
 #: ``[b, s, h, d] <-> [b, h, s, d]``.
 HEADS_SECOND = (0, 2, 1, 3)
 
+#: Operators that may put an axis between heads and positions.
+_INSERTS_AXIS = ("relax.reshape", "relax.expand_dims")
+
 Lookup = Callable[[Any], Any]
 
 
@@ -64,7 +67,7 @@ def source_of(operand: Any, lookup: Lookup) -> Source:
     if not is_swap(swap):
         return Source(operand, View())
     heads = swap.args[0]
-    batch, positions, count, features = _extents(heads) or (None,) * 4
+    batch, positions, count, features = extents(heads) or (None,) * 4
     if not isinstance(count, int) or not isinstance(features, int):
         return Source(operand, View())
     rows = (batch, positions, count * features)
@@ -73,30 +76,67 @@ def source_of(operand: Any, lookup: Lookup) -> Source:
         return Source(heads, View(rows=True), rows)
     inner = reshape.args[0]
     part = columns_of(inner, lookup)
-    if part is not None and _same(_extents(part[0])[:-1], rows[:2]):  # type: ignore[index]
-        return Source(part[0], View(True, part[1]))
-    if _same(_extents(inner), rows):
+    if part is not None:
+        tensor, start = part
+        *lead, width = extents(tensor) or ()
+        wide = None if _same(lead, rows[:2]) else (*rows[:2], width)
+        return Source(tensor, View(True, start), wide)
+    if _same(extents(inner), rows):
         return Source(inner, View(rows=True))
     return Source(inner, View(rows=True), rows)
 
 
+def unrepeated(operand: Any, lookup: Lookup) -> tuple[Any, int]:
+    """(heads, times) where ``operand`` repeats each of ``heads`` so often, else (itself, 1).
+
+    ``reshape(broadcast_to(reshape(x, [b, g, 1, s, d]), [b, g, n, s, d]), [b, g n, s, d])``
+    """
+    flat = bound_to(operand, lookup)
+    if not isinstance(flat, Call) or op_name(flat) != "relax.reshape":
+        return operand, 1
+    wide = bound_to(flat.args[0], lookup)
+    if not isinstance(wide, Call) or op_name(wide) != "relax.broadcast_to":
+        return operand, 1
+    single = bound_to(wide.args[0], lookup)
+    if not isinstance(single, Call) or op_name(single) not in (
+        "relax.reshape",
+        "relax.expand_dims",
+    ):
+        return operand, 1
+    heads = single.args[0]
+    own, one, many = extents(heads), extents(single), extents(wide)
+    if own is None or one is None or many is None or len(own) != 4 or len(many) != 5:
+        return operand, 1
+    batch, groups, positions, features = own
+    times = many[2]
+    if not isinstance(groups, int) or not isinstance(times, int):
+        return operand, 1
+    fits = (
+        _same(one, [batch, groups, 1, positions, features])
+        and _same(many, [batch, groups, times, positions, features])
+        and _same(extents(operand), [batch, groups * times, positions, features])
+    )
+    return (heads, times) if fits else (operand, 1)
+
+
 def columns_of(expr: Any, lookup: Lookup) -> tuple[Any, int] | None:
-    """(tensor, first column) where ``expr`` is a run of columns of a tensor of rank 3."""
+    """(tensor, first column) where ``expr`` is a run of columns of rows of rank 2 or 3."""
     call = bound_to(expr, lookup)
     if not isinstance(call, Call) or op_name(call) != "relax.strided_slice":
         return None
     tensor = call.args[0]
-    shape = _extents(tensor)
-    if shape is None or len(shape) != 3:
+    shape = extents(tensor)
+    if shape is None or len(shape) not in (2, 3):
         return None
+    last = len(shape) - 1
     axes, begin, *_ = ([_integer(item) for item in arg.fields] for arg in call.args[1:4])
     strides = [_integer(item) for item in call.args[4].fields] if len(call.args) > 4 else [1]
-    if [axis % 3 if axis is not None else None for axis in axes] != [2] or strides != [1]:
+    if axes not in ([last], [-1]) or strides != [1]:
         return None
     start = begin[0]
-    if start is None or not isinstance(shape[2], int):
+    if start is None or not isinstance(shape[last], int):
         return None
-    return tensor, start + shape[2] if start < 0 else start
+    return tensor, start + shape[last] if start < 0 else start
 
 
 def bound_to(expr: Any, lookup: Lookup) -> Any:
@@ -109,7 +149,8 @@ def bound_to(expr: Any, lookup: Lookup) -> Any:
     return expr
 
 
-def _extents(expr: Any) -> list[Any] | None:
+def extents(expr: Any) -> list[Any] | None:
+    """Shape of a tensor, ints where known; ``None`` where even the rank is unknown."""
     values = getattr(getattr(expr.ty, "shape", None), "values", None)
     if values is None:
         return None

@@ -3,6 +3,7 @@
     uif.attention(q, k, v, mask)                     ->  fused_attention(q, k, v, mask)
     permute_dims(reshape(x, [b, s, h, d]), 0213)     as operand: x is read in place,
     strided_slice(x)                                 also only some of its columns
+    reshape(broadcast_to(reshape(k))), v as well     ->  k and v with fewer heads, each shared
     permute_dims(uif.attention(...), 0213)           ->  written in place as rows [b, s, h d]
 
 The fused kernel never writes the scores: their traffic (written by the first product, read and
@@ -23,7 +24,8 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from uif_tvm.relay_passes.attention_views import Source, is_swap, source_of
+from uif_tvm.relay_passes.attention_views import Source, is_swap, source_of, unrepeated
+from uif_tvm.relay_passes.uses import consumers
 
 from uif_tvm.compiler.fallback import compose
 from uif_tvm.compiler.gain import Gain, consider
@@ -31,7 +33,8 @@ from uif_tvm.compiler.graph_pass import GraphPass
 from uif_tvm.errors import CompileError, UifError
 from uif_tvm.kernels.fused_attention import FORM_ATTR, AttentionForm, View, fused_attention
 from uif_tvm.kernels.legalize.rules import OPAQUE
-from uif_tvm.relax_util import bindings, calls, op_name
+from uif_tvm.relax_util import calls, op_name
+from uif_tvm.standard_ops import call as standard
 from uif_tvm.standard_ops import read, type_of
 from uif_tvm.target.schedule import AttentionPlan, AttentionProblem
 from uif_tvm.target.spec import Refusal, TargetSpec, dtype_bytes
@@ -128,7 +131,7 @@ class _Expand(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: tvm.IRModule, ctx: CompileContext, name: str) -> None:
         super().__init__(mod)
         self.ctx, self.name = ctx, name
-        self._uses = _consumers(mod["main"])
+        self._uses = consumers(mod["main"])
         #: Attention that is written as rows -> the rows.
         self._rows: dict[Any, Any] = {}
         self._subject = "attention"
@@ -137,13 +140,13 @@ class _Expand(PyExprMutator):  # type: ignore[misc]
         call = binding.value
         self._subject = str(binding.var.name)
         users = self._uses.get(binding.var, [])
-        swapped = bool(users) and all(is_swap(user) for user in users)
+        swapped = bool(users) and all(is_swap(user.call) for user in users)
         # A variable that leaves its block keeps its shape.
         swapped = swapped and isinstance(binding.var, relax.DataflowVar)
         if not (swapped and isinstance(call, Call) and op_name(call) == ATTENTION):
             super().visit_var_binding_(binding)
             return
-        new = self.visit_expr_post_order(call)
+        new = self._shared(self.visit_expr_post_order(call))
         fused = self._fused(new, as_rows=True)
         if fused is None:
             value = self.builder_.emit(self._composed(new), self._subject)
@@ -159,6 +162,7 @@ class _Expand(PyExprMutator):  # type: ignore[misc]
             return self._reshaped(new)
         if op_name(call) != ATTENTION:
             return new
+        new = self._shared(new)
         fused = self._fused(new, as_rows=False)
         return self._composed(new) if fused is None else fused
 
@@ -174,6 +178,18 @@ class _Expand(PyExprMutator):  # type: ignore[misc]
         if tvm_ffi.structural_equal(source.ty.shape, call.ty.shape):
             return source
         return relax.op.reshape(source, call.args[1])
+
+    def _shared(self, call: Call) -> Call:
+        """Keys and values that are repeated for several query heads are read as they are."""
+        found = read(call)
+        if found is None:
+            return call
+        _, (query, key, value, *rest), attrs = found
+        pairs = [unrepeated(operand, self.lookup_binding) for operand in (key, value)]
+        (key, times), (value, again) = pairs
+        if times != again or times == 1:
+            return call
+        return self.builder_.normalize(standard("attention", query, key, value, *rest, **attrs))
 
     def _fused(self, call: Call, as_rows: bool) -> Any:
         """The fused call; ``None`` if there is no such kernel or it does not pay."""
@@ -223,25 +239,6 @@ class _Expand(PyExprMutator):  # type: ignore[misc]
                 target=self.ctx.target.id,
                 hint="fix its extents, or allow its fusion",
             ) from error
-
-
-def _consumers(func: relax.Function) -> dict[Any, list[Any]]:
-    """Variable -> what reads it: calls, or ``None`` for anything else (the result, a tuple)."""
-    found: dict[Any, list[Any]] = {}
-
-    def note(expr: Any, user: Any) -> None:
-        def visit(node: Any) -> None:
-            if isinstance(node, relax.Var):
-                found.setdefault(node, []).append(user)
-
-        relax.analysis.post_order_visit(expr, visit)
-
-    for binding in bindings(func):
-        value = getattr(binding, "value", None)
-        if value is not None:
-            note(value, value if isinstance(value, Call) else None)
-    note(func.body.body, None)
-    return found
 
 
 def _bytes(expr: Any) -> float:
