@@ -12,7 +12,9 @@ none.
 
 What changes for the user, and why this is a pass of level 3: errors are relative to the largest
 input of a tile, not of a window, and a NaN or an infinity reaches all results of its tile, as NaN.
-So inputs from kernels that write infinities (a padding of -inf, say) are declined.
+So inputs from kernels that write infinities (a padding of -inf, say) are declined. So are weights
+that are whole numbers: convolutions of quantised models, carried in float32, are exact and often
+end in a conversion to integers, which would cut 4.9999999 down to 4.
 """
 
 from __future__ import annotations
@@ -89,6 +91,8 @@ class _Rewrite(PyExprMutator):  # type: ignore[misc]
         weight = constant_array(self._bound(packed))
         if weight is None:
             return Refusal("constant", "the weight is not a constant")
+        if bool((weight == np.rint(weight)).all()):
+            return Refusal("integers", "the weights are whole numbers: the direct kernel is exact")
         source = _infinite(self._bound(data), self._mod, self._bound)
         if source is not None:
             return Refusal("infinities", f"{source} writes infinities, which would spread as NaN")

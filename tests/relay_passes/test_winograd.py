@@ -220,6 +220,13 @@ def test_weights_of_run_time_are_declined() -> None:
     assert declined(graph.builder.get(), at()) == "constant: the weight is not a constant"
 
 
+def test_integers_carried_in_float32_are_declined() -> None:
+    w = np.random.default_rng(0).integers(-128, 128, (32, 32, 3, 3)).astype(np.float32)
+    before = Graph((1, 32, 56, 56)).module(lambda g: g.direct(g.x, w, WINDOW))
+    reason = declined(before, at())
+    assert reason == "integers: the weights are whole numbers: the direct kernel is exact"
+
+
 def test_plain_inputs_are_declined() -> None:
     w = weights(32, 3, 3, 3)
     packed = blocked_conv.pack_weight(w, (1, 1), 1, BLOCK)
