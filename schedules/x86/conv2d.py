@@ -39,12 +39,14 @@ class BlockedConv2d:
     version = 3
     kind = "hand-written"
 
+    def plan(self, func: PrimFunc, target: TargetSpec) -> ConvNest | Refusal:
+        """The loop nest to emit, or why there is none for ``func``."""
+        kernel = read_fused(func, (CONV2D,))
+        return kernel if isinstance(kernel, Refusal) else plan_nest(kernel, target.machine)
+
     def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:
         """See the module text."""
-        kernel = read_fused(func, (CONV2D,))
-        if isinstance(kernel, Refusal):
-            return kernel
-        nest = plan_nest(kernel, target.machine)
+        nest = self.plan(func, target)
         if isinstance(nest, Refusal):
             return nest
         return Scheduled(tir.finish(func, emit(nest)), nest.detail)

@@ -27,12 +27,14 @@ class CompileContext:
         fallback_mode: what to do with ops the target lacks.
         fallback_budget: most of the estimated time that may fall back to the host, in percent.
         disabled_passes: names of passes not to run.
-        disabled_fusion: op or kernel name patterns never to fuse.
+        disabled_fusion: patterns of operators, kernels or source names never to fuse.
         verify: compare results with level 0's at export.
         cache_dir: folder of the kernel cache; ``None`` switches it off.
         save_temps: folder for IR dumps between passes; ``None`` writes none.
         report: collects decisions, choices and timings.
         kernel_times: measured times of kernels on the target, where any are on record.
+        operators: source name -> names of the operator that computes it in the imported model;
+            filled where ``disabled_fusion`` is given.
         options: further options of targets and passes.
     """
 
@@ -47,6 +49,7 @@ class CompileContext:
     cache_dir: Path | None = None
     save_temps: Path | None = None
     kernel_times: KernelTimes | None = None
+    operators: Mapping[str, frozenset[str]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

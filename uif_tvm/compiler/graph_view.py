@@ -19,7 +19,11 @@ Node = dict[str, Any]
 Members = Mapping[str, Sequence[tuple[str, str]]]
 
 
-def graph(mod: tvm.IRModule, members: Members | None = None) -> list[Node]:
+def graph(
+    mod: tvm.IRModule,
+    members: Members | None = None,
+    results: Mapping[str, Sequence[str]] | None = None,
+) -> list[Node]:
     """The nodes of ``main`` in order: its inputs, then every call.
 
     Values that are only other names of a node (aliases, fields of tuples) are looked through, and
@@ -29,6 +33,8 @@ def graph(mod: tvm.IRModule, members: Members | None = None) -> list[Node]:
     Args:
         members: fused kernel -> (operator, source name) of what is in it. Nodes of kernels then
             have ``sources``, the names of the values that they compute.
+        results: the same names for each call, by the name of its result; a kernel that is called
+            several times computes other values each time.
     """
     main = mod["main"]
     names = _Names()
@@ -53,7 +59,8 @@ def graph(mod: tvm.IRModule, members: Members | None = None) -> list[Node]:
             node |= {"inputs": sources(_operands(value)), "type": type_text(binding.var.ty)}
             if members is not None:
                 inside = members.get(node["op"], [(node["op"], str(binding.var.name))])
-                node["sources"] = [source for _, source in inside]
+                named = (results or {}).get(str(binding.var.name)) if len(inside) > 1 else None
+                node["sources"] = list(named or [source for _, source in inside])
             nodes.append(node)
             behind[binding.var] = [node["name"]]
         elif isinstance(value, relax.If):

@@ -29,7 +29,8 @@ from uif_tvm.compiler.pipeline import passes_for, phases
 from uif_tvm.compiler.report import KernelChoice
 from uif_tvm.errors import CompileError, EnvironmentFault
 from uif_tvm.relax_util import calls, host_function, host_op
-from uif_tvm.relay_passes.fuse_kernels import MEMBERS_ATTR
+from uif_tvm.relay_passes.fuse_kernels import MEMBERS_ATTR, SOURCES_ATTR
+from uif_tvm.relay_passes.fusion_names import operator_names
 from uif_tvm.relay_passes.lift_weights import WEIGHTS_ATTR
 
 if TYPE_CHECKING:
@@ -59,13 +60,15 @@ class CompiledModel:
 
 def compile_module(mod: tvm.IRModule, ctx: CompileContext, progress: Progress) -> CompiledModel:
     """Run the whole pipeline over ``mod`` for ``ctx.target``."""
+    if ctx.disabled_fusion:
+        ctx = replace(ctx, operators=operator_names(mod))
     driver = PassDriver(ctx)
     ctx.report.graph["before"] = graph(mod)
     stages = phases()
     for index, phase in enumerate(stages):
         progress(f"phase {index + 1} {phase.name}", index, len(stages))
         mod = driver.run(passes_for(phase, ctx), mod, phase.name)
-    ctx.report.graph["after"] = graph(mod, _fused_members(mod))
+    ctx.report.graph["after"] = graph(mod, _fused_members(mod), _fused_sources(mod))
     weights = [_array(tensor) for tensor in mod.attrs[WEIGHTS_ATTR]]
     with ctx.report.timed("kernels"):
         mod, kernels = _compile_kernels(mod, ctx, lambda d, t: progress("compile kernels", d, t))
@@ -91,6 +94,12 @@ def _fused_members(mod: tvm.IRModule) -> dict[str, list[tuple[str, str]]]:
     return {str(name): [(str(op), str(src)) for op, src in rows] for name, rows in members.items()}
 
 
+def _fused_sources(mod: tvm.IRModule) -> dict[str, list[str]]:
+    """Result of a fused call -> source names of its members; empty below level 2."""
+    found = mod.attrs[SOURCES_ATTR] if mod.attrs and SOURCES_ATTR in mod.attrs else {}
+    return {str(name): [str(source) for source in sources] for name, sources in found.items()}
+
+
 @mutator
 class _Redirect(PyExprMutator):  # type: ignore[misc]
     """Point every kernel call at the function that now holds the kernel."""
@@ -112,14 +121,15 @@ def _compile_kernels(
     mod: tvm.IRModule, ctx: CompileContext, progress: Callable[[int, int], None]
 ) -> tuple[tvm.IRModule, list[CompiledKernel]]:
     """Compile every PrimFunc; returns main calling the unique ones by their final names."""
-    members = _fused_members(mod)
+    members, inside = _fused_members(mod), _fused_sources(mod)
     uses: Counter[str] = Counter()
     sources: dict[str, list[str]] = defaultdict(list)
     for var, call in calls(mod):
         if call.args and isinstance(call.args[0], GlobalVar):
             name = call.args[0].name_hint
             uses[name] += 1
-            sources[name] += [source for _, source in members.get(name, [("", var.name)])]
+            one = [str(var.name)]
+            sources[name] += inside.get(var.name, one) if name in members else one
     keys: dict[str, str] = {}
     unique: dict[str, tuple[str, tirx.PrimFunc]] = {}
     for var, func in mod.functions.items():

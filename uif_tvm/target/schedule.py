@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 #: the kernel family's name and rules match on it.
 FAMILY_ATTR = "uif.family"
 
+#: Block annotation of packed matmuls whose panels are wider than the columns of the result that
+#: come from them: the number of these.
+COLUMNS_ATTR = "uif.columns"
+
 #: Refusal code of a rule that is made for another kind of kernel; reports leave such out.
 OTHER_FAMILY = "family"
 
@@ -61,12 +65,16 @@ class Conv2dProblem:
 
 @dataclass(frozen=True)
 class MatmulProblem:
-    """``[batch..., M, K] x [K, N]`` with constant right-hand side (``m`` counts all rows)."""
+    """``[batch..., M, K] x [K, N]`` with constant right-hand side (``m`` counts all rows).
+
+    ``paired``: a panel holds columns of two matrices, half and half, each in whole vectors.
+    """
 
     m: int
     n: int
     k: int
     dtype: str
+    paired: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,7 +192,12 @@ class Scheduled:
 
 
 class ScheduleRule(Protocol):
-    """Rewrites one fused kernel. Raise version whenever the output for any kernel changes."""
+    """Rewrites one fused kernel. Raise version whenever the output for any kernel changes.
+
+    Fusion asks the rules before it merges kernels. One whose ``apply`` takes long may have a
+    method ``plan(func, target)`` beside it, which returns a refusal exactly where ``apply`` does,
+    and else anything; it is asked then.
+    """
 
     name: str
     version: int
