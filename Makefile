@@ -111,6 +111,10 @@ architectures: $(VENV)/.installed-dev ## Compare models of transformers with eag
 fuzz: $(VENV)/.installed-dev ## Damage models in thousands of ways; findings go to build/fuzz
 	@$(PY) -m tests.fuzz.check --count $(COUNT) --seed $(SEED)
 
+.PHONY: minimalloc
+minimalloc: $(VENV)/.installed-dev ## Fit published hard memory plans, and say how long each took
+	@$(PY) -m tests.compiler.memory.minimalloc $(NAMES)
+
 .PHONY: clean
 clean: ## Remove build products, but neither .venv nor downloaded models
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

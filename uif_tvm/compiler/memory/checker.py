@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from math import gcd
 from typing import NoReturn
 
 from uif_tvm.compiler.memory.problem import Buffer, Plan
@@ -38,12 +39,11 @@ def check(buffers: Sequence[Buffer], plan: Plan) -> None:
 
 
 def _check_arena(buffers: Sequence[Buffer], plan: Plan) -> None:
-    arena, last = 0, "nothing"
-    for item in buffers:
-        # A buffer owns the bytes up to the next place where its like could start.
-        units = -(-(plan.offsets[item.name] + item.size) // item.alignment)
-        if units * item.alignment > arena:
-            arena, last = units * item.alignment, item.name
+    # Nothing can start between a buffer's end and the next multiple of what alignments share.
+    unit = gcd(*(item.alignment for item in buffers)) or 1
+    ends = [(plan.offsets[item.name] + item.size, item.name) for item in buffers]
+    end, last = max(ends, default=(0, "nothing"))
+    arena = (end + unit - 1) // unit * unit
     if plan.arena_bytes != arena:
         _refuse(f"the arena has {plan.arena_bytes} bytes, but {last} needs it to have {arena}")
     if plan.bound_bytes > arena:

@@ -46,10 +46,9 @@ def minimise(
     times, spaces, offsets = [], [], []
     for item, (size, step) in enumerate(zip(problem.size, problem.alignment, strict=True)):
         low, high = problem.low[item], problem.high[item]
-        padded = -(-size // step) * step
-        place = model.new_int_var(0, max(0, (best - 1 - padded) // step), f"place{item}")
+        place = model.new_int_var(0, max(0, (best - 1 - size) // step), f"place{item}")
         model.add_hint(place, hint[item] // step)
-        model.add(place * step + padded <= arena)
+        model.add(place * step + size <= arena)
         times.append(model.new_fixed_size_interval_var(low, high - low, f"time{item}"))
         spaces.append(model.new_fixed_size_interval_var(place * step, size, f"space{item}"))
         offsets.append(place)

@@ -105,7 +105,7 @@ class _Work:
         self.offsets: Sequence[int] = ()
         self.height: int | None = None
         self.method = ""
-        self.limit = "heuristics only"
+        self._limits: dict[str, None] = {}
         self._order: Order = []
 
     @property
@@ -123,7 +123,8 @@ class _Work:
         """How good the best is, in words."""
         if self._height <= self.bound:
             return "optimal"
-        return "fits" if self.is_done else f"not proved optimal ({self.limit})"
+        limits = ", ".join(self._limits) or "heuristics only"
+        return "fits" if self.is_done else f"not proved optimal ({limits})"
 
     def heuristics(self) -> None:
         for method, order, offsets in all_placements(self.problem):
@@ -148,7 +149,7 @@ class _Work:
     def search(self, capacity: int, nodes: int) -> Outcome:
         """The exact search for one capacity."""
         if len(self.problem) > _MOST_BUFFERS:
-            self.limit = f"more than {_MOST_BUFFERS} buffers, no exact search"
+            self._limits[f"more than {_MOST_BUFFERS} buffers, no exact search"] = None
             return Outcome.STOPPED
         found = fit(self.problem, capacity, nodes=nodes, deadline=self.deadline)
         if found.outcome is Outcome.FITS:
@@ -156,7 +157,8 @@ class _Work:
         elif found.outcome is Outcome.IMPOSSIBLE:
             self.bound = max(self.bound, capacity + 1)
         else:
-            self.limit = "time limit" if time.monotonic() > self.deadline else "node limit"
+            late = time.monotonic() > self.deadline
+            self._limits["time limit" if late else "node limit"] = None
         return found.outcome
 
     def bisect(self) -> None:
@@ -190,7 +192,7 @@ class _Work:
         if found.offsets is not None:
             self._keep(found.offsets, "cp-sat")
         if not self.is_done:
-            self.limit = "time limit"
+            self._limits["time limit"] = None
 
     @property
     def _height(self) -> int:

@@ -39,7 +39,7 @@ class Plan:
 
     Args:
         offsets: buffer name -> bytes from the start of the arena.
-        arena_bytes: the highest end of a buffer, rounded up to that buffer's alignment.
+        arena_bytes: the highest end of a buffer, rounded up to what all alignments share.
         bound_bytes: no arena can be smaller: see :func:`lower_bound`.
         method: what found it, such as ``"best fit, size"`` or ``"cp-sat, optimal"``.
     """
@@ -50,19 +50,24 @@ class Plan:
     method: str
 
 
+def common_alignment(buffers: Sequence[Buffer]) -> int:
+    """The greatest common divisor of all alignments: every offset is a multiple of it."""
+    return math.gcd(*(item.alignment for item in buffers)) or 1
+
+
 def arena_of(buffers: Sequence[Buffer], offsets: Mapping[str, int]) -> int:
     """Bytes of the arena that holds ``buffers`` at ``offsets``, see :class:`Plan`."""
-    ends = ((offsets[item.name] + item.size, item.alignment) for item in buffers)
-    return max((-(-end // step) * step for end, step in ends), default=0)
+    unit = common_alignment(buffers)
+    end = max((offsets[item.name] + item.size for item in buffers), default=0)
+    return -(-end // unit) * unit
 
 
 def lower_bound(buffers: Sequence[Buffer]) -> int:
-    """The most bytes alive at one step, each buffer rounded up to what all alignments share.
+    """The most bytes alive at one step, each buffer rounded up to the common alignment.
 
-    Every offset is a multiple of the greatest common divisor of the alignments, so that the bytes
-    up to the next multiple behind a buffer are lost to all others.
+    The bytes from a buffer's end to the next multiple of it are lost to all others.
     """
-    unit = math.gcd(*(item.alignment for item in buffers))
+    unit = common_alignment(buffers)
     changes: dict[int, int] = {}
     for item in buffers:
         size = -(-item.size // unit) * unit

@@ -9,11 +9,12 @@ all alignments, and of the sizes when those are multiples of it.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from uif_tvm.compiler.memory.problem import Buffer
+from uif_tvm.compiler.memory.problem import Buffer, common_alignment
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,8 @@ class Scaled:
         return max(self.alignment, default=1) == 1
 
     def height(self, offsets: Sequence[int]) -> int:
-        """End of the arena, rounded up as :class:`~uif_tvm.compiler.memory.problem.Plan` says."""
-        ends = (
-            -(-(offset + size) // step) * step
-            for offset, size, step in zip(offsets, self.size, self.alignment, strict=True)
-        )
-        return max(ends, default=0)
+        """End of the arena, units."""
+        return max(map(operator.add, offsets, self.size), default=0)
 
     def named(self, offsets: Sequence[int]) -> Mapping[str, int]:
         """Offsets in bytes by name."""
@@ -87,7 +84,7 @@ class Scaled:
 def scale(buffers: Sequence[Buffer]) -> Scaled:
     """The problem of ``buffers`` in units and sections."""
     items = sorted(buffers, key=lambda item: (item.first, item.end, -item.size, item.name))
-    unit = math.gcd(*(item.alignment for item in items)) or 1
+    unit = common_alignment(items)
     sizes = [-(-item.size // unit) for item in items]
     aligned = [item.alignment // unit for item in items]
     # Where all offsets are sums of sizes, those may have a larger unit in common.
