@@ -17,7 +17,6 @@ those that were stored.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -27,12 +26,13 @@ import tvm
 import tvm_ffi
 from tvm import relax
 from tvm.ir import Call
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
+from uif_tvm.relay_passes.local_rewrite import LocalRewrite, operator
 
 from uif_tvm.compiler.gain import Gain
 from uif_tvm.compiler.graph_pass import GraphPass
 from uif_tvm.ops.build import numpy_dtype
-from uif_tvm.relax_util import bindings, calls, constant_array, op_name, static_shape
+from uif_tvm.relax_util import calls, op_name, static_shape
 from uif_tvm.standard_ops import call as standard_call
 from uif_tvm.standard_ops import read
 
@@ -70,20 +70,7 @@ class Padding:
 
 
 @mutator
-class _Fold(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, mod: tvm.IRModule, ctx: CompileContext, name: str) -> None:
-        super().__init__(mod)
-        self._ctx, self._name = ctx, name
-        self._subject = "pad"
-        self._uses = _use_counts(mod)
-        #: New variable of a padding -> uses of its value in the graph as it was.
-        self._readers: dict[Any, int] = {}
-
-    def visit_var_binding_(self, binding: Any) -> None:
-        self._subject = str(binding.var.name)
-        super().visit_var_binding_(binding)
-        self._readers[self.visit_expr(binding.var)] = self._uses[binding.var]
-
+class _Fold(LocalRewrite):
     def visit_call_(self, call: Call) -> Any:
         call = self.visit_expr_post_order(call)
         if op_name(call) in _PADS:
@@ -97,16 +84,16 @@ class _Fold(PyExprMutator):  # type: ignore[misc]
             return call
         answer = self._folded(spec.name, inner, dict(attrs), static_shape(operands[0]))
         if isinstance(answer, str):
-            self._ctx.report.decide(self._name, self._subject, False, answer)
+            self.declined(answer)
             return call
         made = self.builder_.normalize(
             standard_call(spec.name, inner.data, *operands[1:], **answer)
         )
         if not tvm_ffi.structural_equal(made.ty, call.ty):
             reason = f"the result would be {made.ty} instead of {call.ty}"
-            self._ctx.report.decide(self._name, self._subject, False, reason)
+            self.declined(reason)
             return call
-        self._fired(
+        self._copy_saved(
             f"padding {answer['padding']} instead of a padded copy", operands[0], inner.data
         )
         return made
@@ -153,7 +140,7 @@ class _Fold(PyExprMutator):  # type: ignore[misc]
         dtype = numpy_dtype(str(inner.data.ty.dtype.dtype))
         if inner.value == (np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf):
             return True
-        return inner.value == 0 and op_name_of(self._bound(inner.data)) in _NOT_NEGATIVE
+        return inner.value == 0 and operator(self.bound(inner.data)) in _NOT_NEGATIVE
 
     def _padding(self, call: Call) -> Any:
         """Padding of padding, by nothing, or by negative widths."""
@@ -161,17 +148,17 @@ class _Fold(PyExprMutator):  # type: ignore[misc]
         if outer is None:
             return call
         if not any((*outer.before, *outer.after)):
-            self._fired("pads by nothing", outer.data, outer.data)
+            self._copy_saved("pads by nothing", outer.data, outer.data)
             return outer.data
         if max((*outer.before, *outer.after)) <= 0 and static_shape(outer.data) is not None:
-            self._ctx.report.decide(self._name, self._subject, True, "only cuts: a slice", 0.0)
+            self.fired("only cuts: a slice", Gain())
             return _cut(outer)
         inner = self._padded(outer.data)
         if inner is None or min(inner.least, outer.least) < 0 or inner.value != outer.value:
             return call
         before = tuple(a + b for a, b in zip(inner.before, outer.before, strict=True))
         after = tuple(a + b for a, b in zip(inner.after, outer.after, strict=True))
-        self._fired("two paddings became one", outer.data, inner.data)
+        self._copy_saved("two paddings became one", outer.data, inner.data)
         widths = [width for pair in zip(before, after, strict=True) for width in pair]
         if op_name(call) == "relax.nn.pad":
             return relax.op.nn.pad(inner.data, widths, "constant", outer.value)
@@ -184,8 +171,8 @@ class _Fold(PyExprMutator):  # type: ignore[misc]
 
     def _padded(self, expr: Any) -> Padding | None:
         """What ``expr`` is padding of, when it is padding with a known constant."""
-        bound = self._bound(expr)
-        return self._read(bound) if op_name_of(bound) in _PADS else None
+        made = self.made_by(expr)
+        return self._read(made) if made is not None and op_name(made) in _PADS else None
 
     def _read(self, call: Call) -> Padding | None:
         rank = call.args[0].ty.ndim
@@ -199,7 +186,7 @@ class _Fold(PyExprMutator):  # type: ignore[misc]
         if found is None or found[2]["mode"] != "constant":
             return None
         _, (data, *fill), attrs = found
-        constant = constant_array(self._bound(fill[0])) if fill and fill[0] is not None else None
+        constant = self.constant(fill[0]) if fill and fill[0] is not None else None
         if fill and fill[0] is not None and (constant is None or constant.size != 1):
             return None
         value = 0.0 if constant is None else float(constant.reshape(()))
@@ -208,34 +195,13 @@ class _Fold(PyExprMutator):  # type: ignore[misc]
             return None
         return Padding(data, before, after, value)
 
-    def _bound(self, expr: Any) -> Any:
-        while isinstance(expr, relax.Var):
-            value = self.lookup_binding(expr)
-            if value is None:
-                return expr
-            expr = value
-        return expr
-
-    def _fired(self, what: str, padded: Any, data: Any) -> None:
+    def _copy_saved(self, what: str, padded: Any, data: Any) -> None:
         """Record a rewrite; the copy is saved when nobody else reads it."""
-        alone = self._readers.get(padded, 1) <= 1
+        alone = self.alone(padded)
         copied = sum(prod(static_shape(e) or (0,)) for e in (padded, data))
         bits = int(data.ty.dtype.dtype.bits)
         gain = Gain(bytes=copied * max(1, bits // 8), launches=1) if alone else Gain()
-        more = "" if alone else "; the copy stays for other readers"
-        self._ctx.report.decide(
-            self._name,
-            self._subject,
-            True,
-            what + more,
-            gain.microseconds(self._ctx.target),
-            **gain.figures(),
-        )
-
-
-def op_name_of(expr: Any) -> str | None:
-    """The operator that ``expr`` applies, if it is a call of one."""
-    return op_name(expr) if isinstance(expr, Call) else None
+        self.fired(what if alone else f"{what}; the copy stays for other readers", gain)
 
 
 def _listed(values: Any, rank: int) -> list[int]:
@@ -265,23 +231,6 @@ def _cut(padding: Padding) -> Any:
     return relax.op.strided_slice(padding.data, axes, begin, end)
 
 
-def _use_counts(mod: tvm.IRModule) -> Counter[Any]:
-    counts: Counter[Any] = Counter()
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, relax.Var):
-            counts[expr] += 1
-
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            for binding in bindings(func):
-                value = getattr(binding, "value", None)
-                if value is not None and not isinstance(value, relax.If):
-                    relax.analysis.post_order_visit(value, visit)
-            relax.analysis.post_order_visit(func.body.body, visit)
-    return counts
-
-
 class FoldPad(GraphPass):
     """Fold padding into convolutions and pools."""
 
@@ -291,12 +240,7 @@ class FoldPad(GraphPass):
         """See the module text."""
         if not any(op_name(call) in _PADS for _, call in calls(mod)):
             return mod
-        fold = _Fold(mod, ctx, self.name)
-        for var, func in list(mod.functions.items()):
-            if isinstance(func, relax.Function):
-                fold.builder_.update_func(var, fold.visit_expr(func))
-        mod = relax.transform.CanonicalizeBindings()(fold.builder_.get())
-        return relax.transform.DeadCodeElimination(["main"])(mod)
+        return _Fold(mod, ctx, self.name).run()
 
 
 PASS = FoldPad()
