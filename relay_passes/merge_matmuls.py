@@ -63,8 +63,13 @@ class Branch:
         return int(self.weight.shape[1])
 
 
-class _Graph:
-    """What the pass asks about ``main``."""
+class Graph:
+    """What passes over products ask about ``main``.
+
+    Attributes:
+        bound: variable -> its value.
+        uses: variable -> its readers.
+    """
 
     def __init__(self, func: relax.Function) -> None:
         self.bound = {b.var: b.value for b in bindings(func) if hasattr(b, "value")}
@@ -188,7 +193,7 @@ class MergeMatmuls(GraphPass):
         """See the module text."""
         if sum(op_name(call) == "relax.matmul" for _, call in calls(mod)) < 2:
             return mod
-        graph = _Graph(mod["main"])
+        graph = Graph(mod["main"])
         chosen = [
             (x, group) for x, group in graph.groups().items() if self._pays(graph, x, group, ctx)
         ]
@@ -200,7 +205,7 @@ class MergeMatmuls(GraphPass):
         out.update_func(out.get_global_var("main"), main)
         return relax.transform.DeadCodeElimination(["main"])(out)
 
-    def _pays(self, graph: _Graph, x: Any, group: list[Branch], ctx: CompileContext) -> bool:
+    def _pays(self, graph: Graph, x: Any, group: list[Branch], ctx: CompileContext) -> bool:
         subject = ", ".join(str(branch.product.name) for branch in group)
         copied = [branch for branch in group if not graph.in_place(branch.result)]
         widths = " + ".join(str(branch.columns) for branch in group)

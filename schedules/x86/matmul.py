@@ -21,7 +21,7 @@ from uif_tvm.schedules._common.parallel import fuse_all, parallel_pays
 from uif_tvm.schedules._common.tails import peel_tails
 from uif_tvm.schedules.x86.prefetch import MIN_ROW_TILES, prefetch_next_panel
 
-from uif_tvm.target.schedule import OTHER_FAMILY, Scheduled
+from uif_tvm.target.schedule import COLUMNS_ATTR, OTHER_FAMILY, Scheduled
 from uif_tvm.target.spec import Refusal
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class PackedMatmul:
     """``x [..., M, K]`` times a right-hand side packed at export, with its epilogue."""
 
     name = "packed-matmul"
-    version = 2
+    version = 3
     kind = "hand-written"
 
     def apply(self, func: PrimFunc, target: TargetSpec) -> Scheduled | Refusal:
@@ -57,12 +57,14 @@ class PackedMatmul:
         if isinstance(result, Refusal):
             return result
         mb, nb = (int(extent) for extent in anchor.writes.shape[-2:])
+        # Two factors of one column may lie in a panel, so it has fewer columns of the result.
+        columns = int(sch.get(anchor.rv).annotations.get(COLUMNS_ATTR, nb))
         lanes = target.machine.lanes(str(anchor.writes.dtype))
         depth = _reduce_extent(sch, anchor.rv)
 
         *outer, m, n = sch.get_loops(result)
         row_tile, row_in = sch.split(m, [None, mb])
-        panel, column = sch.split(n, [None, nb])
+        panel, column = sch.split(n, [None, columns])
         sch.reorder(panel, *outer, row_tile, row_in, column)
         tile = [panel, *outer, row_tile]
         extents = static_extents(sch, tile)

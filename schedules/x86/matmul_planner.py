@@ -41,18 +41,24 @@ def plan_matmul(problem: MatmulProblem, machine: Machine) -> MatmulPlan | Refusa
         return Refusal("dtype", f"no packed kernel for {problem.dtype}")
     if problem.n <= 0 or problem.k <= 0:
         return Refusal("empty", f"K={problem.k}, N={problem.n}: nothing to multiply")
-    mb, nb = register_tile(problem.m, problem.n, problem.k, problem.dtype, machine)
+    step = 2 if problem.paired else 1
+    mb, nb = register_tile(problem.m, problem.n, problem.k, problem.dtype, machine, step)
     return MatmulPlan(n_block=nb, m_block=mb)
 
 
-def register_tile(m: int, n: int, k: int, dtype: str, machine: Machine) -> tuple[int, int]:
-    """Rows and columns of the cheapest register tile for ``[m, k] x [k, n]`` (0: unknown m)."""
+def register_tile(
+    m: int, n: int, k: int, dtype: str, machine: Machine, step: int = 1
+) -> tuple[int, int]:
+    """Rows and columns of the cheapest register tile for ``[m, k] x [k, n]`` (0: unknown m).
+
+    Columns are a multiple of ``step`` vectors.
+    """
     clamped = m <= 0
     m = m if m > 0 else _UNKNOWN_ROWS
     lanes = machine.lanes(dtype)
-    most = min(_MAX_VECTORS, -(-n // lanes))
+    most = max(step, min(_MAX_VECTORS, -(-n // lanes)))
     best: tuple[float, tuple[int, int]] | None = None
-    for vectors in range(1, most + 1):
+    for vectors in range(step, most + 1, step):
         for rows in range(1, min(m, _MAX_ROWS) + 1):
             if rows * vectors + vectors + 1 > machine.vector_registers:
                 break
@@ -61,7 +67,7 @@ def register_tile(m: int, n: int, k: int, dtype: str, machine: Machine) -> tuple
             cost = _cost(m, n, k, rows, vectors, dtype, machine)
             if best is None or cost < best[0]:
                 best = (cost, (rows, vectors * lanes))
-    return best[1] if best else (1, lanes)
+    return best[1] if best else (1, step * lanes)
 
 
 def _cost(m: int, n: int, k: int, rows: int, vectors: int, dtype: str, machine: Machine) -> float:

@@ -11,7 +11,7 @@ no loop that accumulates has a condition in it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +53,24 @@ def packed_matmul(x: te.Tensor, packed: te.Tensor, width: int, m_block: int) -> 
         width: N, columns of the result.
         m_block: rows of one register tile.
     """
+    from tvm import te
+
+    lead, n_block = x.shape[:-1], packed.shape[2]
+    acc = tile_sums(x, packed, m_block, {FAMILY_ATTR: PACKED_MATMUL})
+
+    def copy_out(*index: Any) -> Any:
+        *batch, m, n = index
+        return acc[(*batch, m // m_block, n // n_block, m % m_block, n % n_block)]
+
+    return te.compute(shape64(*lead, width), copy_out, name="matmul")
+
+
+def tile_sums(x: te.Tensor, packed: te.Tensor, m_block: int, attrs: Mapping[str, Any]) -> te.Tensor:
+    """All register tiles ``[..., M / mb, N / nb, mb, nb]`` of a packed product.
+
+    Args:
+        attrs: annotations of the anchor block.
+    """
     from tvm import te, tirx
 
     *lead, depth = x.shape
@@ -67,18 +85,12 @@ def packed_matmul(x: te.Tensor, packed: te.Tensor, width: int, m_block: int) -> 
         row = row if exact else tirx.min(row, rows - 1)
         return te.sum(x[(*batch, row, k)] * packed[no, k, ni], axis=k)
 
-    acc = te.compute(
+    return te.compute(
         shape64(*outer, _ceildiv(rows, m_block), panels, m_block, n_block),
         tile_sum,
         name="matmul_tile",
-        attrs={FAMILY_ATTR: PACKED_MATMUL},
+        attrs=dict(attrs),
     )
-
-    def copy_out(*index: Any) -> Any:
-        *batch, m, n = index
-        return acc[(*batch, m // m_block, n // n_block, m % m_block, n % n_block)]
-
-    return te.compute(shape64(*lead, width), copy_out, name="matmul")
 
 
 def batch_matmul(
