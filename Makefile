@@ -15,8 +15,9 @@ JOBS ?= 2
 MODELS ?=
 THREADS ?= 1 2
 ROUNDS ?= 12
-# How many damaged models `make fuzz` tries, and which, e.g. COUNT=500 SEED=3
-COUNT ?= 3000
+# How many models `make fuzz` damages (3000) or graphs `make fuzz-graphs` makes (2000), and which,
+# e.g. COUNT=500 SEED=3
+COUNT ?=
 SEED ?= 0
 # Another folder of cases for `make cases`
 CASES ?= tests/cases/registry
@@ -109,11 +110,19 @@ architectures: $(VENV)/.installed-dev ## Compare models of transformers with eag
 
 .PHONY: fuzz
 fuzz: $(VENV)/.installed-dev ## Damage models in thousands of ways; findings go to build/fuzz
-	@$(PY) -m tests.fuzz.check --count $(COUNT) --seed $(SEED)
+	@$(PY) -m tests.fuzz.check --count $(or $(COUNT),3000) --seed $(SEED)
 
 .PHONY: minimalloc
 minimalloc: $(VENV)/.installed-dev ## Fit published hard memory plans, and say how long each took
 	@$(PY) -m tests.compiler.memory.minimalloc $(NAMES)
+
+.PHONY: fuzz-graphs
+fuzz-graphs: $(VENV)/.installed-dev ## Random graphs at every level against level 0; findings go to build/fuzz
+	@$(PY) -m tests.fuzz.graphs.check --count $(or $(COUNT),2000) --seed $(SEED) --jobs $(JOBS)
+
+.PHONY: memory-report
+memory-report: $(VENV)/.installed-dev ## Memory and kernels of all models beside the bound and other engines
+	@$(PY) -m tests.memory.check --levels '$(LEVELS)' $(IDS)
 
 .PHONY: clean
 clean: ## Remove build products, but neither .venv nor downloaded models

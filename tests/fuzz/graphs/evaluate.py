@@ -253,7 +253,7 @@ class Evaluator:
         dtypes: Mapping[str, str],
         seed: int | None = None,
     ) -> dict[str, Array]:
-        """Every value of a graph from its inputs and weights (simulated), with noise of ``seed``."""
+        """Every value of a graph from its (simulated) inputs and weights; noise of ``seed``."""
         values, noise = dict(given), Noise(seed)
         for node in nodes:
             values |= self.run(node, values, dtypes, noise)

@@ -1,0 +1,1 @@
+"""How much memory models need, and how many kernels, beside what other engines need."""
