@@ -149,7 +149,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
     model = imported([("x", (4, 10), "float32")], body)
     path = tmp_path_factory.mktemp("model") / "m.uif"
-    return save(path, model, compiled(model)).read_bytes()
+    return save(path, model, compiled(model, disabled_fusion=("*",))).read_bytes()
 
 
 def edited(data: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes:

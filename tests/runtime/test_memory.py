@@ -24,10 +24,12 @@ from uif_tvm.runtime.tensors import aligned, aligned_empty
 from uif_tvm.signature import Signature, TensorSpec
 
 SIDE = 256
+#: Every operator a kernel of its own, so that there are tensors between them.
+ALONE = ("*",)
 
 
 def chain(x, length: int = 5):
-    """Softmaxes do not fuse with each other, so that each has a tensor."""
+    """Softmaxes, each with a tensor where fusion is off."""
     for _ in range(length):
         x = relax.op.nn.softmax(x)
     return x
@@ -43,7 +45,9 @@ def softmaxes(x: np.ndarray, length: int = 5) -> np.ndarray:
 @pytest.fixture(scope="module")
 def chain_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = imported([("x", (SIDE, SIDE), "float32")], lambda x: [chain(x)])
-    return save(tmp_path_factory.mktemp("chain") / "m.uif", model, compiled(model))
+    return save(
+        tmp_path_factory.mktemp("chain") / "m.uif", model, compiled(model, disabled_fusion=ALONE)
+    )
 
 
 @pytest.fixture
@@ -103,7 +107,9 @@ class TestPeak:
 
     def test_ten_thousand_runs(self, tmp_path):
         model = imported([("x", (4, 16), "float32")], lambda x: [chain(x)])
-        engine = api.load(save(tmp_path / "m.uif", model, compiled(model)), threads=1)
+        engine = api.load(
+            save(tmp_path / "m.uif", model, compiled(model, disabled_fusion=ALONE)), threads=1
+        )
         x, out = aligned(weights(4, 16)), engine.empty_outputs()
 
         def resident() -> int:
@@ -124,7 +130,7 @@ class TestPeak:
 
     def test_open_extents_are_not_measured(self, tmp_path):
         model = imported([("x", ("n", 4), "float32")], lambda x: [chain(x)])
-        engine = api.load(save(tmp_path / "m.uif", model, compiled(model)))
+        engine = api.load(save(tmp_path / "m.uif", model, compiled(model, disabled_fusion=ALONE)))
         for rows in (3, 0, 50):
             x = weights(rows, 4)
             np.testing.assert_allclose(engine.run(x)[0], softmaxes(x), rtol=1e-4, atol=1e-6)
@@ -190,7 +196,9 @@ class TestResults:
             (TensorSpec("y", (4,), "float32"),),
         )
         model = ImportedModel(Branches, signature, "test")
-        engine = api.load(save(tmp_path / "m.uif", model, compiled(model)), threads=1)
+        engine = api.load(
+            save(tmp_path / "m.uif", model, compiled(model, disabled_fusion=ALONE)), threads=1
+        )
         x, c = weights(4), np.array([2, 3, 4, 5], np.float32)
         kept = [
             (engine.run(x * n, np.array(flag))[0], n, flag)
@@ -208,7 +216,9 @@ class TestResults:
             return [flat, y, chain(y, 2), relax.op.reshape(flat, (2, 32))]
 
         model = imported([("x", (4, 16), "float32")], body)
-        engine = api.load(save(tmp_path / "m.uif", model, compiled(model)), threads=1)
+        engine = api.load(
+            save(tmp_path / "m.uif", model, compiled(model, disabled_fusion=ALONE)), threads=1
+        )
         x = weights(4, 16)
         flat, y, later, again = engine.run(x)
         np.testing.assert_allclose(y, softmaxes(x, 2), rtol=1e-4)
@@ -224,7 +234,9 @@ class TestResults:
             return [relax.op.concat(relax.op.split(x, 2, axis=1), axis=1), relax.op.flip(x, 1)]
 
         model = imported([("x", (3, 4), dtype)], body)
-        engine = api.load(save(tmp_path / "m.uif", model, compiled(model)), threads=1)
+        engine = api.load(
+            save(tmp_path / "m.uif", model, compiled(model, disabled_fusion=ALONE)), threads=1
+        )
         x = (np.arange(12).reshape(3, 4) % 3).astype(aligned_empty((1,), _numpy(dtype)).dtype)
         same, flipped = engine.run(x)
         np.testing.assert_array_equal(same, x)
@@ -278,7 +290,7 @@ class TestRunInto:
     def test_inputs_and_weights_returned(self, tmp_path):
         table = weights(4, 6, seed=9)
         model = imported([("x", (4, 6), "float32")], lambda x: [x, constant(table)])
-        engine = api.load(save(tmp_path / "m.uif", model, compiled(model)))
+        engine = api.load(save(tmp_path / "m.uif", model, compiled(model, disabled_fusion=ALONE)))
         x, out = weights(4, 6), engine.empty_outputs()
         engine.run_into(out, x)
         np.testing.assert_array_equal(out[0], x)
@@ -311,7 +323,7 @@ class TestRunInto:
 
     def test_sizes_settled_in_the_run(self, tmp_path):
         model = imported([("x", ("n", 4), "float32")], lambda x: [chain(x)])
-        engine = api.load(save(tmp_path / "m.uif", model, compiled(model)))
+        engine = api.load(save(tmp_path / "m.uif", model, compiled(model, disabled_fusion=ALONE)))
         x = weights(3, 4)
         assert engine.empty_outputs() == [None]
         out = np.empty((3, 4), np.float32)

@@ -241,7 +241,7 @@ class _Rewrite:
         raw = relax.Var(f"{var.name}_bytes", relax.TensorType(dtype="uint8", ndim=1))
         view = relax.Call(
             relax.ExternFunc(_VIEW),
-            [raw, value.args[0], relax.DataTypeImm(item.dtype), relax.prim_value(0)],
+            [raw, value.args[0], value.args[1], relax.prim_value(0)],
             None,
             [var.ty],
         )
