@@ -289,7 +289,14 @@ class NodeContext:
         """``expr`` in another shape of as many elements; unchanged when it has it."""
         if tuple(shape_of(expr)) == tuple(shape) and all(isinstance(d, int) for d in shape):
             return expr
-        return self.emit(relax.op.reshape(expr, relax.ShapeExpr(list(shape))))
+        return self._reshaped(expr, shape)
+
+    def _reshaped(self, expr: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
+        """Relax takes an extent of 0 for one to copy: without elements, there is nothing to move."""
+        wanted = relax.ShapeExpr(list(shape))
+        if any(isinstance(extent, int) and extent == 0 for extent in shape):
+            return self.emit(relax.op.zeros(wanted, str(expr.ty.dtype)))
+        return self.emit(relax.op.reshape(expr, wanted))
 
     def require_equal(self, left: Dim, right: Dim) -> None:
         """Have the runtime check two dimensions that import cannot compare.
@@ -321,7 +328,7 @@ class NodeContext:
             return expr
         for mine, wanted in zip(now, shape, strict=True):
             self.require_equal(mine, wanted)
-        return self.emit(relax.op.reshape(expr, relax.ShapeExpr(list(shape))))
+        return self._reshaped(expr, shape)
 
     # --- dimensions that depend on the data -----------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Slices whose axes are open: extents that depend on sizes, and may be nothing."""
+"""Open axes: extents that depend on sizes, and may be nothing."""
 
 from __future__ import annotations
 
@@ -35,3 +35,18 @@ def test_an_end_before_the_begin_leaves_nothing(
         x = np.arange(3 * n, dtype=np.float32).reshape(n, 3)
         (result,) = engine.run({"x": x})
         np.testing.assert_array_equal(np.asarray(result), x[begin:end:step])
+
+
+def test_an_extent_of_zero_stays_zero_beside_open_axes(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Unsqueeze", ["x", "axes"], ["y"])],
+        "unsqueeze",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 0, 5])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.array([1]), "axes")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    path = tmp_path / "m.uif"
+    uif_tvm.export(model, np.zeros((1, 0, 5), np.float32), path, 0, dynamic_shapes="auto")
+    (result,) = uif_tvm.load(path).run({"x": np.zeros((3, 0, 5), np.float32)})
+    assert np.asarray(result).shape == (3, 1, 0, 5)
