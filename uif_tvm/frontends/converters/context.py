@@ -292,7 +292,7 @@ class NodeContext:
         return self._reshaped(expr, shape)
 
     def _reshaped(self, expr: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
-        """Relax takes an extent of 0 for one to copy: without elements, there is nothing to move."""
+        """Relax takes an extent of 0 for one to copy; without elements there is nothing to move."""
         wanted = relax.ShapeExpr(list(shape))
         if any(isinstance(extent, int) and extent == 0 for extent in shape):
             return self.emit(relax.op.zeros(wanted, str(expr.ty.dtype)))
