@@ -125,11 +125,11 @@ def _obstacle(main: relax.Function, live: Liveness, results: dict[Allocation, in
         if loose and not var.same_as(main.body.body):
             return f"what {var.name} shares memory with is not known"
     for origin in live.outputs:
-        item = origin.exact
-        if item is None and origin.touches:
+        made = origin.exact
+        if made is None and origin.touches:
             return "a result may share memory with several values"
-        if item is not None and item.weight is None and item not in results:
-            return f"result {item.source} cannot be written directly"
+        if made is not None and made.weight is None and made not in results:
+            return f"result {made.source} cannot be written directly"
     return ""
 
 
@@ -140,7 +140,8 @@ def _kind(item: Allocation) -> str:
 
 
 def _nbytes(item: Allocation) -> int:
-    return math.prod(item.shape) * ELEMENT_BYTES[item.dtype]
+    size: int = math.prod(item.shape) * ELEMENT_BYTES[item.dtype]
+    return size
 
 
 class _Emitter:
@@ -240,8 +241,8 @@ class _Emitter:
             return expr
         if item in self._results:
             return self._bound(expr.name, shaped(self._params[item.var], expr.ty))
-        if self._position >= len(self._tiering.schedule):
-            return self._weight(item, expr.ty)  # returned as it is
+        if item.weight is not None and self._position >= len(self._tiering.schedule):
+            return self._weight(item.weight, item, expr.ty)  # returned as it is
         stay = self._tiering.stay_at(self._names[item], self._position, self._tiers)
         return self._at(stay, expr.ty)
 
@@ -249,7 +250,7 @@ class _Emitter:
         """A tensor of type ``ty`` over the bytes of ``stay``."""
         item = self._items[stay.value]
         if item.weight is not None and not reachable(self._tiers[stay.tier]):
-            return self._weight(item, ty)
+            return self._weight(item.weight, item, ty)
         shape = static_shape_of(ty)
         if shape is None:
             raise CompileError(f"value {stay.value} has no fixed shape", code="UIF-COMPILE-MEMORY")
@@ -274,9 +275,9 @@ class _Emitter:
             index = self._tensor(stay, item.shape, item.dtype)
             self.resident.append(ResidentWeight(item.weight, index))
 
-    def _weight(self, item: Allocation, ty: Any) -> Any:
+    def _weight(self, index: int, item: Allocation, ty: Any) -> Any:
         """A weight where the file is mapped."""
-        whole = self._bound(item.var.name, fetched(self._main.params[-1], item.weight, item.var.ty))
+        whole = self._bound(item.var.name, fetched(self._main.params[-1], index, item.var.ty))
         return whole if static_shape_of(ty) == item.shape else self._bound("", shaped(whole, ty))
 
     def _bound(self, name: str, value: Any) -> Any:

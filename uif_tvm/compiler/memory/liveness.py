@@ -203,7 +203,7 @@ class _Walk:
         if isinstance(value, relax.TupleGetItem):
             whole = self._of(value.tuple_value)
             if whole.fields is not None:
-                return whole.fields[value.index]
+                return whole.fields[int(value.index)]
             return Origin(touches=whole.touches)
         return self.origins.get(value, _NOTHING) if isinstance(value, relax.Var) else _NOTHING
 
