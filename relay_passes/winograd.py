@@ -141,11 +141,10 @@ class _Rewrite(PyExprMutator):  # type: ignore[misc]
 
     def _kernel(self, direct: _Direct, plan: WinogradPlan) -> tirx.PrimFunc:
         p = direct.problem
+        batch, count, rows, columns, block = direct.data
         return winograd.conv2d(
-            direct.data,
-            winograd.packed_shape(
-                p.in_channels, p.out_channels, plan.tile, direct.data[4], plan.out_block
-            ),
+            (batch, count, rows, columns, block),
+            winograd.packed_shape(p.in_channels, p.out_channels, plan.tile, block, plan.out_block),
             (p.in_channels, p.out_channels),
             p.padding,
             direct.result[4],

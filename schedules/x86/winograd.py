@@ -43,7 +43,7 @@ class Winograd:
     """Hand-written rule for the ``winograd`` family."""
 
     name = "winograd"
-    version = 1
+    version = 2
     kind = "hand-written"
 
     def plan(self, func: PrimFunc, target: TargetSpec) -> WinogradNest | Refusal:

@@ -203,10 +203,15 @@ def cut_tasks(shape: WinogradShape, vectors: int, machine: Machine) -> WinogradC
     piece = step_cycles(tiles.size, vectors, vector_bytes) * shape.products * shape.in_channels
     block_bytes = shape.products * shape.in_channels * vectors * vector_bytes
 
+    def held(units: int) -> tuple[int, int]:
+        """Bytes of a task's transformed inputs, and of its products of one weight block."""
+        column = shape.products * min(shape.tiles, units * tiles.size) * vector_bytes
+        return column * in_blocks, column * vectors
+
     def candidate(units: int, chunk: int) -> WinogradCut:
         tasks = -(-tiles.count // units) * -(-blocks // chunk)
         column = shape.products * min(shape.tiles, units * tiles.size)
-        inputs, products = column * in_blocks * vector_bytes, column * vectors * vector_bytes
+        inputs, products = held(units)
         cycles = units * chunk * piece + column * (in_blocks + chunk * vectors) * TRANSFORM_CYCLES
         # Weights come from afar once per task unless all stay in L2 beside what a task holds;
         # transformed inputs that do not fit come again for every weight block.
@@ -219,7 +224,10 @@ def cut_tasks(shape: WinogradShape, vectors: int, machine: Machine) -> WinogradC
         parallel = spread < serial
         return WinogradCut(vectors, tiles, units, chunk, parallel, min(serial, spread))
 
-    options = [candidate(u, b) for u in _cuts(tiles.count) for b in _cuts(blocks)]
+    # Larger tasks would read weights less often, but each core's workspace counts in the memory of
+    # every run; they were measured to be no faster.
+    small = [u for u in _cuts(tiles.count) if sum(held(u)) <= machine.l2_bytes] or [1]
+    options = [candidate(u, b) for u in small for b in _cuts(blocks)]
     return min(options, key=lambda cut: (cut.cycles, -cut.units * cut.blocks))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from uif_tvm.schedules.x86 import conv2d_tir as tir
 
-from uif_tvm.kernels.winograd import Matrix, Row, Transform
+from uif_tvm.kernels.winograd import Row, Transform
 
 #: Element (row, column) of a tile, as a vector.
 Element = Callable[[int, int], Any]
@@ -23,15 +23,14 @@ def input_rows(found: Transform, values: Sequence[Any], lanes: int) -> list[Any]
     """``B^T x`` for a vector ``x`` of vectors."""
     out: list[Any] = [None] * found.size
     for first, second in pairs(found.points):
-        if second is None:
-            out[first] = combine(found.bt[first], values, lanes)
-            continue
         row = found.bt[first]
-        even = combine(tuple(v if k % 2 == 0 else Fraction(0) for k, v in enumerate(row)), values,
-                       lanes)  # fmt: skip
-        lead = next(v for k, v in reversed(list(enumerate(row))) if k % 2 and v)
-        odd = combine(tuple(v / lead if k % 2 else Fraction(0) for k, v in enumerate(row)), values,
-                      lanes)  # fmt: skip
+        if second is None or not _mirrored(row, found.bt[second]):
+            for index in (first,) if second is None else (first, second):
+                out[index] = combine(found.bt[index], values, lanes)
+            continue
+        lead = next(factor for factor in reversed(row[1::2]) if factor)
+        even = combine(row[::2], values[::2], lanes)
+        odd = combine([factor / lead for factor in row[1::2]], values[1::2], lanes)
         out[first] = even + scaled(odd, lead, lanes)
         out[second] = even - scaled(odd, lead, lanes)
     out[found.size - 1] = combine(found.bt[-1], values, lanes)
@@ -53,6 +52,14 @@ def output_rows(found: Transform, values: Sequence[Any], lanes: int) -> list[Any
             factors.append(row[first])
         out.append(combine((*factors, row[-1]), [*terms, values[-1]], lanes))
     return out
+
+
+def _mirrored(row: Row, other: Row) -> bool:
+    """Whether the rows differ by the sign of odd positions: so they do between points that all
+    come in pairs, zero aside."""
+    return all(
+        a == (b if k % 2 == 0 else -b) for k, (a, b) in enumerate(zip(row, other, strict=True))
+    )
 
 
 def pairs(points: Row) -> list[tuple[int, int | None]]:
@@ -111,6 +118,3 @@ def both_sides(
         made = rows(found, [half.read(i * size + q) for q in range(size)], lanes)
         statements += [store(i, j, value) for j, value in enumerate(made)]
     return tir.seq(*statements)
-
-
-__all__ = ["Matrix", "both_sides", "combine", "input_rows", "output_rows", "pairs", "scaled"]
