@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -242,3 +243,35 @@ def test_files_of_schema_2_allocate_by_themselves(tmp_path: Path) -> None:
     x = weights(4, 10)
     np.testing.assert_allclose(engine.run(x)[0], np.exp(x), rtol=1e-6)
     assert engine.get_stats()["arena_bytes"] == 0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_plans_are_refused_or_run(tmp_path: Path, model_file: bytes, seed: int) -> None:
+    """Whatever a plan says: a typed error, or results of the right shape; never a write outside."""
+    rng = random.Random(seed)
+
+    def damage(plan: dict[str, Any]) -> None:
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            rows = [*plan["arenas"], *plan["tensors"], *filter(None, plan["results"])]
+            if not rows:
+                return
+            how = rng.randrange(4)
+            row = rng.choice(rows)
+            if how == 0:
+                row[rng.choice(list(row))] = rng.choice(
+                    (0, 1, 64, 65, 2**40, -1, [4], [10, 4], [], "int8", "bool", None)
+                )
+            elif how == 1 and "shape" in row:
+                row["shape"] = [rng.choice((0, 1, 4, 10, 2**31)) for _ in range(rng.randrange(4))]
+            elif how == 2:
+                rng.shuffle(plan["tensors"])
+                plan["tensors"] = plan["tensors"] * rng.randrange(3)
+            else:
+                plan["resident"] = [{"weight": rng.randrange(3), "tensor": rng.randrange(3)}]
+
+    try:
+        engine = load(tmp_path, edited(model_file, damage))
+        (result,) = engine.run(weights(4, 10))
+    except UifError:
+        return
+    assert result.shape == (4, 10)
