@@ -44,6 +44,7 @@ def phases() -> tuple[Phase, ...]:
         pack_matmul,
         plane_conv,
         push_transpose,
+        reorder_ops,
         safe_indexing,
         standard_kernels,
         view_reshape,
@@ -80,7 +81,15 @@ def phases() -> tuple[Phase, ...]:
                 (2, dead_code.PASS),
             ),
         ),
-        Phase("kernels", ((0, legalize.PASS), (2, fuse_kernels.PASS), (1, view_reshape.PASS))),
+        Phase(
+            "kernels",
+            (
+                (0, legalize.PASS),
+                (2, fuse_kernels.PASS),
+                (1, view_reshape.PASS),
+                (3, reorder_ops.PASS),
+            ),
+        ),
         Phase("weights", ((0, lift_weights.PASS),)),
     )
 
