@@ -25,10 +25,12 @@ def joining(producer: Node, readers: list[Node], repeats: float, anchored: bool)
         anchored: the kernel has a schedule of its own, which keeps no element-wise value.
     """
     moved = producer.bytes * (1 + len(readers))
+    elements = producer.bytes / element_bytes(producer)
+    if elements <= 1:
+        repeats = 1.0  # the same in every iteration: compilers compute it in front of the loops
     costly = producer.facts.operations > CHEAP_OPERATIONS
     if costly and not anchored and (repeats > 1 or len(readers) > 1):
         return Gain(launches=1)
-    elements = producer.bytes / element_bytes(producer)
     work = (repeats - 1) * producer.facts.operations * elements
     return Gain(bytes=moved, launches=1, flops=-work, dtype=element_type(producer))
 

@@ -104,6 +104,17 @@ def blocks_of(func: relax.Function) -> Iterator[Any]:
     yield from walk(func.body)
 
 
+def result_bytes(expr: Any) -> float:
+    """Bytes of all tensors of an expression's type; extents of run time count once."""
+    ty = expr.ty
+    fields = ty.fields if isinstance(ty, relax.TupleType) else [ty]
+    return sum(
+        tensor_bytes(field)
+        for field in fields
+        if isinstance(field, relax.TensorType) and field.dtype is not None
+    )
+
+
 def kernel_graph(
     block: Any, facts: dict[str, KernelFacts], uses: dict[Any, list[str]]
 ) -> list[Node]:
