@@ -65,7 +65,7 @@ def source_of(operand: Any, lookup: Lookup) -> Source:
     """
     swap = bound_to(operand, lookup)
     if not is_swap(swap):
-        return Source(operand, View())
+        return _single_position(operand, swap, lookup) or Source(operand, View())
     heads = swap.args[0]
     batch, positions, count, features = extents(heads) or (None,) * 4
     if not isinstance(count, int) or not isinstance(features, int):
@@ -75,15 +75,38 @@ def source_of(operand: Any, lookup: Lookup) -> Source:
     if not isinstance(reshape, Call) or op_name(reshape) != "relax.reshape":
         return Source(heads, View(rows=True), rows)
     inner = reshape.args[0]
-    part = columns_of(inner, lookup)
+    part = _part(inner, rows, lookup)
     if part is not None:
-        tensor, start = part
-        *lead, width = extents(tensor) or ()
-        wide = None if _same(lead, rows[:2]) else (*rows[:2], width)
-        return Source(tensor, View(True, start), wide)
+        return part
     if _same(extents(inner), rows):
         return Source(inner, View(rows=True))
     return Source(inner, View(rows=True), rows)
+
+
+def _part(inner: Any, rows: tuple[Any, ...], lookup: Lookup) -> Source | None:
+    """``inner``, as much as ``rows``, where it is some columns of a wider tensor."""
+    found = columns_of(inner, lookup)
+    if found is None:
+        return None
+    tensor, start = found
+    *lead, width = extents(tensor) or ()
+    wide = None if _same(lead, rows[:2]) else (*rows[:2], width)
+    return Source(tensor, View(True, start), wide)
+
+
+def _single_position(operand: Any, value: Any, lookup: Lookup) -> Source | None:
+    """Columns reshaped to ``[b, h, 1, d]``: with one position heads need no transposition."""
+    shape = extents(operand)
+    if shape is None or len(shape) != 4 or shape[2] != 1:
+        return None
+    if not isinstance(value, Call) or op_name(value) != "relax.reshape":
+        return None
+    batch, heads, _, features = shape
+    if not isinstance(heads, int) or not isinstance(features, int):
+        return None
+    rows = (batch, 1, heads * features)
+    inner = value.args[0]
+    return _part(inner, rows, lookup) if (extents(inner) or [0])[-1] == rows[2] else None
 
 
 def unrepeated(operand: Any, lookup: Lookup) -> tuple[Any, int]:

@@ -34,9 +34,15 @@ if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext
 
 #: Operators whose kernels read a slice of columns as cheaply as a tensor of its own.
-_READ_IN_PLACE = frozenset({"uif.rope", "relax.permute_dims"})
+_READ_IN_PLACE = frozenset({"uif.rope", "relax.permute_dims", "relax.concat"})
 #: Operators that change the shape only: who reads them decides.
 _VIEWS = frozenset({"relax.reshape", "relax.expand_dims", "relax.squeeze"})
+#: Element-wise operators. On a product they are its epilogue; on its features split into heads
+#: they are a kernel of their own, which may as well read a slice.
+_POINTWISE = frozenset(
+    f"relax.{name}"
+    for name in ("add", "subtract", "multiply", "divide", "negative", "astype", "strided_slice")
+)
 #: Rows assumed in estimates where their number is known at run time only.
 _UNKNOWN = 128
 
@@ -115,14 +121,23 @@ class Graph:
         array = constant_array(bound)
         return array if array is not None and array.ndim == 2 else None
 
-    def in_place(self, var: Any) -> bool:
-        """Whether all readers of ``var`` would read some columns of a wider tensor as well."""
-        users = self.uses.get(var, [])
-        return bool(users) and all(self._reads_in_place(user) for user in users)
+    def in_place(self, var: Any, viewed: bool = False) -> bool:
+        """Whether all readers of ``var`` would read some columns of a wider tensor as well.
 
-    def _reads_in_place(self, user: User) -> bool:
+        Args:
+            viewed: ``var`` is a product in another shape, not the product itself.
+        """
+        users = self.uses.get(var, [])
+        return bool(users) and all(self._reads_in_place(var, user, viewed) for user in users)
+
+    def _reads_in_place(self, var: Any, user: User, viewed: bool) -> bool:
         name = None if user.call is None else op_name(user.call)
-        return self.in_place(user.var) if name in _VIEWS else name in _READ_IN_PLACE
+        if name in _VIEWS:
+            return self.in_place(user.var, True)
+        if name == "uif.attention":
+            # Without a transposition in between only single positions lie in rows.
+            return (extents(var) or [0] * 3)[2:3] == [1]
+        return name in _READ_IN_PLACE or (viewed and name in _POINTWISE)
 
 
 def gain_of(x: Any, group: list[Branch], copied: list[Branch]) -> Gain:

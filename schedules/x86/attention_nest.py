@@ -21,14 +21,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from uif_tvm.schedules.x86 import conv2d_tir as tir
+from uif_tvm.schedules.x86.attention_keys import KeyBlock, float32, operand
 from uif_tvm.schedules.x86.attention_softmax import Softmax, ceildiv, known, plain
 from uif_tvm.schedules.x86.conv2d_tir import Registers, lanes_from, loop, read, seq, splat, write
-from uif_tvm.schedules.x86.transposing import transposed
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
-    from uif_tvm.kernels.fused_attention import AttentionForm, View
+    from uif_tvm.kernels.fused_attention import AttentionForm
     from uif_tvm.target.schedule import AttentionPlan
 
 _FLOAT = "float32"
@@ -48,13 +48,10 @@ class AttentionNest:
         self.queries = form.query.positions(self.query.shape)
         self.keys = form.key.positions(self.key.shape)
         self.rows = self.queries * self.share
-        self.padded = ceildiv(form.width, lanes) * lanes
+        self.block = KeyBlock(self.key, self.value, self.keys, form, plan, lanes)
+        self.padded = self.block.padded
         count = known(self.keys)
         self.one_block = count is not None and count <= plan.key_block
-        self.staged = str(self.value.dtype) != _FLOAT or form.width % lanes != 0
-        self.packed = tir.workspace("packed", (plan.key_block * form.depth,), _FLOAT, "local")
-        values = plan.key_block * self.padded
-        self.values = tir.workspace("values", (values,), _FLOAT) if self.staged else None
         self.tile = tir.workspace("tile", (plan.tile_rows * form.depth,), _FLOAT, "local")
         kept = plan.tile_rows if self.one_block else plan.row_block
         self.sums = tir.workspace("sums", (kept * self.padded,), _FLOAT, "local")
@@ -79,13 +76,11 @@ class AttentionNest:
 
         rows = tirx.min(self.rows - first, tir.i64(self.plan.row_block))
         tiles = ceildiv(rows, self.plan.tile_rows)
-        buffers = [self.packed, self.tile, self.sums, *self.softmax.buffers]
-        buffers += [self.values] if self.values is not None else []
+        buffers = [*self.block.buffers, self.tile, self.sums, *self.softmax.buffers]
 
         def key_block(index: Any) -> Any:
             return tir.named("start", index * self.plan.key_block, lambda start: seq(
-                self._pack_keys(b, g, start),
-                self._stage_values(b, g, start),
+                self.block.prepare(b, g, start),
                 loop("tile", plain(tiles), lambda t: tir.named(
                     "local", t * self.plan.tile_rows,
                     lambda local: self._tile(b, g, first, local, start))),
@@ -118,84 +113,12 @@ class AttentionNest:
 
     def _start(self) -> Any:
         """Nothing summed yet."""
-        zero = splat(tir_const(0.0), self.lanes)
+        zero = splat(float32(0.0), self.lanes)
         vectors = self.plan.row_block * self.padded // self.lanes
         clear = loop(
             "at", vectors, lambda i: write(self.sums, zero, lanes_from(i * self.lanes, self.lanes))
         )
         return seq(clear, self.softmax.start())
-
-    def operand(self, buffer: Any, view: View, b: Any, h: Any, s: Any, d: Any, size: int) -> Any:
-        """Elements of an operand as float32; ``d`` may be a vector."""
-        index = list(view.index(b, h, s, d, size))
-        if view.rows and hasattr(d, "lanes"):
-            # A vector index must be one ramp for the code generator to see a vector load.
-            index[-1] = lanes_from(view.start + h * size + d.base, int(d.lanes))
-        loaded = read(buffer, *index)
-        lanes = int(d.lanes) if hasattr(d, "lanes") else 1
-        return loaded if str(buffer.dtype) == _FLOAT else loaded.astype(_wide(lanes))
-
-    def _pack_keys(self, b: Any, g: Any, start: Any) -> Any:
-        """``packed[k // panel, d, k % panel] = key[start + k, d]``, keys past the end repeated."""
-        from tvm import tirx
-
-        depth, lanes, panel = self.form.depth, self.lanes, self.plan.panel
-        whole = depth // lanes * lanes
-        count = tirx.min(self.keys - start, tir.i64(self.plan.key_block))
-
-        def at(group: Any, d: Any, lane: Any) -> Any:
-            k = group * lanes
-            return k // panel * (panel * depth) + d * panel + k % panel + lane
-
-        def load(group: Any, i: int, d: Any) -> Any:
-            row = tirx.min(start + group * lanes + i, self.keys - 1)
-            return self.operand(self.key, self.form.key, b, g, row, d, depth)
-
-        def square(group: Any, d: Any) -> Any:
-            return transposed(
-                lanes,
-                lambda i: load(group, i, lanes_from(d, lanes)),
-                lambda j, value: write(self.packed, value, lanes_from(at(group, d + j, 0), lanes)),
-            )
-
-        def rest(group: Any) -> Any:
-            return loop("d", depth - whole, lambda d: loop("i", lanes, lambda i: write(
-                self.packed, load(group, i, whole + d), at(group, whole + d, i))))  # fmt: skip
-
-        def group(index: Any) -> Any:
-            squares = loop("d", whole // lanes, lambda d: square(index, d * lanes))
-            return seq(squares, rest(index) if whole < depth else None)
-
-        # Whole panels are multiplied, so the last one is filled up with what is at hand.
-        groups = ceildiv(count, panel) * (panel // lanes)
-        return loop("group", plain(groups), group)
-
-    def _stage_values(self, b: Any, g: Any, start: Any) -> Any:
-        """``values[k, d]`` as float32 in whole vectors, zeros past the last feature."""
-        from tvm import tirx
-
-        if self.values is None:
-            return None
-        width, lanes, padded = self.form.width, self.lanes, self.padded
-        whole = width // lanes * lanes
-
-        def load(k: Any, d: Any) -> Any:
-            return self.operand(self.value, self.form.value, b, g, start + k, d, width)
-
-        def row(k: Any) -> Any:
-            vectors = loop("v", whole // lanes, lambda v: write(
-                self.values, load(k, lanes_from(v * lanes, lanes)),
-                lanes_from(k * padded + v * lanes, lanes)))  # fmt: skip
-            if whole == width:
-                return vectors
-            zero = splat(tir_const(0.0), lanes)
-            clear = write(self.values, zero, lanes_from(k * padded + whole, lanes))
-            rest = loop("d", width - whole, lambda d: write(
-                self.values, load(k, whole + d), k * padded + whole + d))  # fmt: skip
-            return seq(vectors, clear, rest)
-
-        count = tirx.min(self.keys - start, tir.i64(self.plan.key_block))
-        return loop("k", plain(count), row)
 
     def _tile(self, b: Any, g: Any, first: Any, local: Any, start: Any) -> Any:
         """One register tile of rows against one block of keys."""
@@ -244,9 +167,9 @@ class AttentionNest:
 
             def copy(head: Any, position: Any) -> Any:
                 def load(d: Any) -> Any:
-                    return self.operand(self.query, self.form.query, b, head, position, d, depth)
+                    return operand(self.query, self.form.query, b, head, position, d, depth)
 
-                scale = tir_const(self.form.scale)
+                scale = float32(self.form.scale)
                 return seq(
                     loop("v", whole // lanes, lambda v: write(
                         self.tile, load(lanes_from(v * lanes, lanes)) * splat(scale, lanes),
@@ -263,22 +186,15 @@ class AttentionNest:
 
     def _scores(self, count: Any) -> Any:
         """``scores[r, k] = tile[r] . packed[k]``, a panel of keys at a time."""
-        rows, panel, depth, lanes = (
-            self.plan.tile_rows,
-            self.plan.panel,
-            self.form.depth,
-            self.lanes,
-        )
-        vectors = panel // lanes
+        rows, panel, lanes = self.plan.tile_rows, self.plan.panel, self.lanes
+        depth = self.form.depth
 
         def one(p: Any) -> Any:
             return register_tile(
-                rows, vectors, lanes, depth,
+                rows, panel // lanes, lanes, depth,
                 start=None,
                 left=lambda r, d: read(self.tile, r * depth + d),
-                right=lambda d, v: read(
-                    self.packed,
-                    lanes_from(p * (panel * depth) + d * panel + v * lanes, lanes)),
+                right=lambda d, v: self.block.panel(p, d, v),
                 store=lambda r, v, value: write(
                     self.softmax.scores, value,
                     lanes_from(r * self.plan.key_block + p * panel + v * lanes, lanes)),
@@ -290,14 +206,6 @@ class AttentionNest:
         """``sums[r] = sums[r] * alpha[r] + scores[r] . values``, some columns at a time."""
         rows, lanes, padded = self.plan.tile_rows, self.lanes, self.padded
         columns = self.plan.columns
-
-        def vector(k: Any, column: Any) -> Any:
-            if self.values is not None:
-                return read(self.values, lanes_from(k * padded + column, lanes))
-            return self.operand(
-                self.value, self.form.value, b, g, start + k, lanes_from(column, lanes),
-                self.form.width,
-            )  # fmt: skip
 
         def sums_at(r: int, column: Any) -> Any:
             return lanes_from((state + r) * padded + column, lanes)
@@ -311,7 +219,7 @@ class AttentionNest:
                 rows, vectors, lanes, count,
                 start=None if self.one_block else old,
                 left=lambda r, k: read(self.softmax.scores, r * self.plan.key_block + k),
-                right=lambda k, v: vector(k, column + v * lanes),
+                right=lambda k, v: self.block.vector(b, g, start, k, column + v * lanes),
                 store=lambda r, v, value: write(
                     self.sums, value, sums_at(r, column + v * lanes)),
             )  # fmt: skip
@@ -405,14 +313,3 @@ def register_tile(
 
     stores = [store(r, v, sums.read(i)) for i, (r, v) in enumerate(slots)]
     return seq(*sums.alloc(), *first, loop("k", depth, step), *stores)
-
-
-def tir_const(value: float) -> Any:
-    """A float32 constant."""
-    from tvm import tirx
-
-    return tirx.const(value, _FLOAT)
-
-
-def _wide(lanes: int) -> str:
-    return _FLOAT if lanes == 1 else f"{_FLOAT}x{lanes}"

@@ -82,9 +82,9 @@ class Softmax:
             return write(self.scores, self._masked(value, h, p, b, start + k, width), at)
 
         whole = count // self.lanes
-        vectors = loop("v", _plain(whole), lambda v: some(v * self.lanes, self.lanes))
-        rest = _plain(count - whole * self.lanes)
-        return seq(vectors, loop("k", rest, lambda k: some(_plain(whole * self.lanes) + k, 1)))
+        vectors = loop("v", plain(whole), lambda v: some(v * self.lanes, self.lanes))
+        rest = plain(count - whole * self.lanes)
+        return seq(vectors, loop("k", rest, lambda k: some(plain(whole * self.lanes) + k, 1)))
 
     def _masked(self, value: Any, h: Any, p: Any, b: Any, k: Any, width: int) -> Any:
         from tvm import tirx
@@ -112,7 +112,7 @@ class Softmax:
         """Whether some score of a vector may belong to no key, or to one that is not seen."""
         form, keys = self.form, self.nest.keys
         sees_all = not form.causal and max(form.before, form.after) < 0
-        return not (sees_all and isinstance(_plain(keys), int) and _plain(keys) % self.lanes == 0)
+        return not (sees_all and isinstance(plain(keys), int) and plain(keys) % self.lanes == 0)
 
     def _visible(self, value: Any, p: Any, start: Any, k: Any) -> Any:
         """Minus infinity in place of scores of keys that the query at ``p`` does not see."""
@@ -134,7 +134,7 @@ class Softmax:
         from tvm import tirx
 
         lanes = self.lanes
-        vectors = _plain(_ceil(count, lanes))
+        vectors = plain(ceildiv(count, lanes))
         low, zero = _const(-math.inf), _const(0.0)
         most, sums = Registers("most", 1, lanes, _FLOAT), Registers("sums", 1, lanes, _FLOAT)
         peak, shift = Registers("peak", 1, 1, _FLOAT), Registers("shift", 1, 1, _FLOAT)
@@ -211,7 +211,7 @@ def _const(value: float) -> Any:
 
 
 def _is_one(extent: Any) -> bool:
-    return _plain(extent) == 1 if isinstance(_plain(extent), int) else False
+    return plain(extent) == 1 if isinstance(plain(extent), int) else False
 
 
 def known(extent: Any) -> int | None:
@@ -223,7 +223,7 @@ def known(extent: Any) -> int | None:
     return int(extent.value) if isinstance(extent, tirx.IntImm) else None
 
 
-def _plain(extent: Any) -> Any:
+def plain(extent: Any) -> Any:
     """An ``int`` where the extent is a constant after simplification."""
     from tvm import sym
 
@@ -235,9 +235,7 @@ def _plain(extent: Any) -> Any:
     return simple if found is None else found
 
 
-def _ceil(extent: Any, block: int) -> Any:
-    found = known(_plain(extent))
+def ceildiv(extent: Any, block: int) -> Any:
+    """``extent / block``, rounded up."""
+    found = known(plain(extent))
     return -(-found // block) if found is not None else (extent + (block - 1)) // block
-
-
-plain, ceildiv = _plain, _ceil

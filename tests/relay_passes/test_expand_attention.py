@@ -94,6 +94,47 @@ def test_columns_of_one_tensor_are_read_in_place() -> None:
     assert [forms[0].query.start, forms[0].key.start, forms[0].value.start] == [0, 32, 64]
 
 
+@pytest.mark.parametrize("positions", [1, 5])
+def test_repeated_heads_are_read_once(positions: int, tmp_path: Path) -> None:
+    inputs = [
+        ("q", (2, 6, 3, 8), "float32"),
+        ("k", (2, 2, positions, 8), "float32"),
+        ("v", (2, 2, positions, 8), "float32"),
+    ]
+
+    def repeated(x: Any) -> Any:
+        emit = relax.BlockBuilder.current().emit
+        single = emit(relax.op.reshape(x, (2, 2, 1, positions, 8)))
+        many = emit(relax.op.broadcast_to(single, (2, 2, 3, positions, 8)))
+        return emit(relax.op.reshape(many, (2, 6, positions, 8)))
+
+    def body(q: Any, k: Any, v: Any) -> list[Any]:
+        return [attention(q, repeated(k), repeated(v))]
+
+    rows, forms, _ = expanded(inputs, body)
+    # Before: 2 x (reshape, broadcast_to, reshape), uif.attention of 6 heads each.
+    assert rows == [("attention", (2, 6, 3, 8))]
+    assert (forms[0].heads, forms[0].groups) == (6, 2)
+    arrays = [weights(*shape, seed=i) for i, (_, shape, _) in enumerate(inputs)]
+    found = [
+        np.asarray(engine(tmp_path, imported(inputs, body), level=level).run(*arrays)[0])
+        for level in (0, 2)
+    ]
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-6)
+
+
+def test_single_positions_need_no_transposition() -> None:
+    def body(x: Any, k: Any, v: Any) -> list[Any]:
+        emit = relax.BlockBuilder.current().emit
+        part = emit(relax.op.strided_slice(x, [2], [32], [64]))
+        return [attention(emit(relax.op.reshape(part, (1, HEADS, 1, FEATURES))), k, v)]
+
+    rows, forms, _ = expanded([("x", (1, 1, 96), "float32"), *QKV[1:]], body)
+    # Before: strided_slice, reshape, uif.attention.
+    assert rows == [("attention", (1, HEADS, 1, FEATURES))]
+    assert forms[0].query == View(True, 32)
+
+
 def test_flat_rows_are_reshaped_only() -> None:
     inputs = [("x", (POSITIONS, 32), "float32"), *QKV[1:]]
     rows, _, _ = expanded(inputs, lambda x, k, v: [attention(split(x), k, v)])

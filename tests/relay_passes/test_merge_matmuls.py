@@ -87,6 +87,31 @@ def test_biases_are_joined_and_missing_ones_are_zeros() -> None:
     ]
 
 
+def test_rotated_heads_take_slices_in_place() -> None:
+    def body(x: Any) -> list[Any]:
+        rotated = []
+        for seed in range(2):
+            y = emit(relax.op.reshape(linear(x, 32, seed), (1, 16, 4, 8)))
+            turned = emit(relax.op.multiply(y, constant(weights(16, 1, 8))))
+            rotated.append(emit(relax.op.permute_dims(turned, SWAP)))
+        return [call("attention", *rotated, heads(linear(x, 32, 2), 4))]
+
+    rows, report = merged(body)
+    assert count(rows, "relax.matmul") == 1
+    assert report.decisions[0].launches_saved == 2
+
+
+@pytest.mark.parametrize(("positions", "products"), [(1, 1), (16, 3)])
+def test_attention_reads_columns_of_single_positions(positions: int, products: int) -> None:
+    def body(x: Any) -> list[Any]:
+        shape = (1, 4, positions, 8)
+        parts = [emit(relax.op.reshape(linear(x, 32, seed), shape)) for seed in range(3)]
+        return [call("attention", *parts)]
+
+    rows, _ = merged(body, [("x", (1, positions, 32), "float32")])
+    assert count(rows, "relax.matmul") == products
+
+
 def gated(x: Any) -> list[Any]:
     return [relax.op.multiply(emit(relax.op.nn.silu(linear(x, 64, 0))), linear(x, 64, 1))]
 

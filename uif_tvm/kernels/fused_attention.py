@@ -1,4 +1,4 @@
-"""What the fused attention kernel computes; how, without a score matrix, is the schedules' business.
+"""What the fused attention kernel computes; how is the schedules' business.
 
     y[b, h, q] = sum_k softmax_k(scale q[b, h, q] . k[b, h', k] + mask) v[b, h', k]
 

@@ -138,6 +138,15 @@ def test_float16_is_summed_in_float32(keys: int, rows: bool) -> None:
     compare(tuple(x.astype(np.float16) for x in given), rows=rows, tolerance=2e-3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("keys", [17, 600])
+def test_bfloat16_is_summed_in_float32(keys: int) -> None:
+    import ml_dtypes
+
+    given = operands((4, 2), (13, keys), (20, 24))
+    half = tuple(x.astype(ml_dtypes.bfloat16) for x in given)
+    compare(half, tolerance=1e-2)  # type: ignore[arg-type]
+
+
 def test_operands_may_be_columns_of_one_tensor() -> None:
     q, k, v = operands((4, 4), (13, 13), (16, 16))
     joined = np.concatenate([as_rows(x) for x in (q, k, v)], -1)
