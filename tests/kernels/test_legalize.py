@@ -73,6 +73,22 @@ def test_fused_differences_of_floats_do_not_cancel_like_real_numbers(
     np.testing.assert_array_equal(nothing, [0, 0, 0, np.nan, np.nan])
 
 
+@pytest.mark.parametrize("level", [0, 2])
+def test_fused_comparisons_of_nan_stay_false(level: int, tmp_path: Path) -> None:
+    x = np.array([-1, 0, 1, np.nan], np.float32)
+    nothing = constant(np.float32(0))
+    model = imported(
+        [("x", x.shape, "float32")],
+        lambda v: [
+            relax.op.logical_not(relax.op.greater_equal(v, nothing)),
+            relax.op.logical_or(relax.op.less(v, nothing), relax.op.greater_equal(v, nothing)),
+        ],
+    )
+    below, number = (np.asarray(y) for y in engine(tmp_path, model, level=level).run(x))
+    np.testing.assert_array_equal(below, [True, False, False, True])
+    np.testing.assert_array_equal(number, [True, True, True, False])
+
+
 def test_integers_take_the_default(tmp_path: Path) -> None:
     x = np.arange(12).reshape(3, 4)
     model = imported([("x", x.shape, "int64")], lambda v: [relax.op.sum(v, 1)])

@@ -83,6 +83,27 @@ def differ(a: Expr, b: Expr) -> Expr:
 # -- division -------------------------------------------------------------------------------
 
 
+def negation(v: Expr) -> Expr:
+    """The opposite truth value, in a form in which ``not (x >= y)`` stays true for NaN.
+
+    TVM's simplifier makes ``x < y`` of it, which is false.
+    """
+    from tvm import tirx
+
+    return tirx.EQ(v.astype("int8"), tirx.const(0, "int8"))
+
+
+def either(a: Expr, b: Expr) -> Expr:
+    """Whether one of two truth values is true, in a form that the simplifier leaves alone.
+
+    It takes ``x < y or x >= y`` for true, which is false for NaN.
+    """
+    from tvm import tirx
+
+    together = tirx.bitwise_or(a.astype("int8"), b.astype("int8"))
+    return tirx.NE(together, tirx.const(0, "int8"))
+
+
 def divide(a: Expr, b: Expr) -> Expr:
     """The quotient; of integers, rounded toward zero."""
     return a / b if is_float(a) else _int_quotient(a, b, floor=False)

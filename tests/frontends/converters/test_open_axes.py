@@ -50,3 +50,24 @@ def test_an_extent_of_zero_stays_zero_beside_open_axes(tmp_path: Path) -> None:
     uif_tvm.export(model, np.zeros((1, 0, 5), np.float32), path, 0, dynamic_shapes="auto")
     (result,) = uif_tvm.load(path).run({"x": np.zeros((3, 0, 5), np.float32)})
     assert np.asarray(result).shape == (3, 1, 0, 5)
+
+
+def test_indices_that_cover_a_part_of_an_open_axis(tmp_path: Path) -> None:
+    places = np.array([[0, 2, 1], [1, 1, 0]])
+    graph = helper.make_graph(
+        [helper.make_node("GatherElements", ["x", "places"], ["y"], axis=1)],
+        "gather",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(places, "places")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    path = tmp_path / "m.uif"
+    uif_tvm.export(model, np.zeros((3, 4), np.float32), path, 0, dynamic_shapes="auto")
+    engine = uif_tvm.load(path)
+    for n in (2, 5):
+        x = np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32)
+        (result,) = engine.run({"x": x})
+        np.testing.assert_array_equal(np.asarray(result), np.take_along_axis(x[:2], places, 1))
+    with pytest.raises(uif_tvm.UifError):
+        engine.run({"x": np.zeros((1, 4), np.float32)})

@@ -88,7 +88,8 @@ def check_cover(ctx: NodeContext, axis: int) -> None:
         if at != axis and both and int(count) > int(extent):
             raise ctx.invalid(f"{count} indices along axis {at}, which has {extent} elements")
         if at != axis and not both and not same_dim(extent, count):
-            raise Unsupported("indices whose extent is settled at run time only")
+            if not isinstance(count, int) or not ctx.guess(extent >= count):
+                raise Unsupported("indices whose extent is settled at run time only")
 
 
 def same_dims(left: tuple[Dim, ...], right: tuple[Dim, ...]) -> bool:

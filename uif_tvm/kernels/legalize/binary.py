@@ -119,6 +119,8 @@ LEGALIZE: dict[str, Legalizer] = {
     "relax.minimum": _binary("minimum", arithmetic.minimum, (*FLOATS, *INTS)),
     "relax.not_equal": _binary("not_equal", arithmetic.not_equal, FLOATS),
     "relax.equal": _binary("equal", arithmetic.equal, FLOATS),
+    "relax.logical_or": _binary("logical_or", arithmetic.either, ("bool",)),
+    "relax.logical_not": elementwise("logical_not", arithmetic.negation, ("bool",)),
     "relax.left_shift": _binary("left_shift", arithmetic.shift_left, INTS),
     "relax.right_shift": _binary("right_shift", arithmetic.shift_right, INTS),
 }
