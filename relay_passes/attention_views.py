@@ -89,7 +89,7 @@ def _part(inner: Any, rows: tuple[Any, ...], lookup: Lookup) -> Source | None:
     if found is None:
         return None
     tensor, start = found
-    *lead, width = extents(tensor) or ()
+    *lead, width = extents(tensor) or [None]
     wide = None if _same(lead, rows[:2]) else (*rows[:2], width)
     return Source(tensor, View(True, start), wide)
 

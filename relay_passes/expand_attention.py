@@ -216,8 +216,8 @@ class _Expand(PyExprMutator):  # type: ignore[misc]
         return fusable(call, self.ctx.target)
 
     def _kernel(self, item: Instance, sources: list[Source], mask: Any, as_rows: bool) -> Any:
-        views = dict(zip(("query", "key", "value"), (s.view for s in sources), strict=True))
-        form = replace(item.form, **views, result=View(as_rows))
+        query, key, value = (source.view for source in sources)
+        form = replace(item.form, query=query, key=key, value=value, result=View(as_rows))
         tensors = [source.emit(self.builder_) for source in sources]
         tensors += [] if mask is None else [mask]
         return self.builder_.call_te(

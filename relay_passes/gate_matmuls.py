@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Rows assumed in estimates where their number is known at run time only.
 _UNKNOWN = 128
+#: Batches with fewer rows than this are multiplied together, as one matrix.
+MIN_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,25 @@ class Gate:
     def problem(self) -> MatmulProblem:
         """Both products as one; rows are 0 where they are known at run time only."""
         depth, width = self.gate.weight.shape
-        rows = (extents(self.x) or [0])[-2]
+        rows = math.prod(self.lead) if self.flat else self.lead[-1]
         dtype = str(self.gate.weight.dtype)
-        return MatmulProblem(
-            rows if isinstance(rows, int) else 0, 2 * width, depth, dtype, paired=True
-        )
+        m = rows if isinstance(rows, int) else 0
+        return MatmulProblem(m, 2 * width, depth, dtype, paired=True)
+
+    @property
+    def lead(self) -> list[Any]:
+        """Extents of the left-hand side but the last."""
+        return (extents(self.x) or [1, 1])[:-1]
+
+    @property
+    def flat(self) -> bool:
+        """Whether batches have too few rows for a register tile: together they make one."""
+        known = all(isinstance(n, int) for n in self.lead)
+        return len(self.lead) > 1 and known and self.lead[-1] < MIN_ROWS
 
     def gain(self) -> Gain:
         """One product is neither written nor read, the left-hand side is read once."""
-        lead = [n if isinstance(n, int) else _UNKNOWN for n in (extents(self.x) or [])[:-1]]
+        lead = [n if isinstance(n, int) else _UNKNOWN for n in self.lead]
         depth, width = self.gate.weight.shape
         element = dtype_bytes(str(self.gate.weight.dtype))
         return Gain(bytes=float(math.prod(lead) * (depth + 2 * width) * element), launches=1)
@@ -129,14 +141,20 @@ class _Fuse(PyExprMutator):  # type: ignore[misc]
             b, c = (None if bias is None else next(more) for bias in biases)
             return gated_matmul(x, w, b, c, width, plan.m_block, gate.activation)
 
-        return self.builder_.call_te(
+        x = self.visit_expr(gate.x)
+        if gate.flat:
+            x = self.builder_.emit(relax.op.reshape(x, (-1, gate.gate.weight.shape[0])))
+        result = self.builder_.call_te(
             build,
-            self.visit_expr(gate.x),
+            x,
             make_constant(packed),
             *given,
             primfunc_name_hint="gated_matmul",
             primfunc_attrs={"op_pattern": OUT_FUSABLE},
         )
+        if not gate.flat:
+            return result
+        return relax.op.reshape(self.builder_.emit(result), (*gate.lead, width))
 
 
 class GateMatmuls(GraphPass):
@@ -170,13 +188,7 @@ class GateMatmuls(GraphPass):
         planner = ctx.target.planner
         if planner is None:
             return Refusal("no-planner", f"target {ctx.target.id} plans no packed kernels")
-        problem = gate.problem
-        if problem.m and problem.m < MIN_ROWS and len(extents(gate.x) or ()) > 2:
-            return Refusal("few-rows", f"{problem.m} rows a batch do not fill a register tile")
-        return planner.matmul(problem, ctx.target.machine)
+        return planner.matmul(gate.problem, ctx.target.machine)
 
-
-#: Batches with fewer rows than this are better multiplied together, as one matrix.
-MIN_ROWS = 8
 
 PASS = GateMatmuls()
