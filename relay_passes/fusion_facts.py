@@ -44,11 +44,14 @@ class Reading:
 
     Args:
         same_point: every element is read where the result of the same index is written.
-        repeats: how often each element is read, on average; 1 where extents are not known.
+        repeats: how often each element is read, on average; 1 where extents are not known, and at
+            least 1 unless the operand is gathered from.
+        gathered: which elements are read depends on the values of another operand.
     """
 
     same_point: bool
     repeats: float
+    gathered: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,16 +130,18 @@ class KernelFacts:
         return {}
 
     def _read(self, param: Any) -> Reading:
-        same, reads = True, 0.0
+        same, reads, gathered = True, 0.0, False
         for block in self._blocks:
             for source, indices in block.loads:
                 if not source.same_as(param):
                     continue
                 reads += block.iterations
+                gathered |= any(map(_loads, indices))
                 same &= block.target in self._results and _same_point(
                     indices, block.indices, param.shape, block.target.shape
                 )
-        return Reading(same, max(1.0, reads / max(1, _elements(param))))
+        repeats = reads / max(1, _elements(param))
+        return Reading(same, repeats if gathered else max(1.0, repeats), gathered)
 
 
 @dataclass(frozen=True)
@@ -247,6 +252,12 @@ def _along(indices: tuple[Any, ...], last: Any) -> bool:
     """Whether a load moves with ``last`` along its last axis alone, or not at all."""
     moving = [at for at, index in enumerate(indices) if _uses(index, last)]
     return not moving or (moving == [len(indices) - 1] and bool(indices[-1].same_as(last)))
+
+
+def _loads(index: Any) -> bool:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(index, [(tvm.ir.TensorLoad, found.append)])
+    return bool(found)
 
 
 def _uses(index: Any, variable: Any) -> bool:

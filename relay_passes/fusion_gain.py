@@ -24,7 +24,7 @@ def joining(producer: Node, readers: list[Node], repeats: float, anchored: bool)
         repeats: how often the readers' kernel reads each element, at different points.
         anchored: the kernel has a schedule of its own, which keeps no element-wise value.
     """
-    moved = producer.bytes * (1 + len(readers))
+    moved = producer.bytes * (1 + min(1.0, repeats) * len(readers))
     elements = producer.bytes / element_bytes(producer)
     if elements <= 1:
         repeats = 1.0  # the same in every iteration: compilers compute it in front of the loops

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from uif_tvm.relay_passes import fusion_gain
-from uif_tvm.relay_passes.fusion_facts import BROADCAST, REDUCTION, ROW
+from uif_tvm.relay_passes.fusion_facts import BROADCAST, INJECTIVE, REDUCTION, ROW
 from uif_tvm.relay_passes.fusion_graph import Node
 
 from uif_tvm.compiler.gain import Gain
@@ -222,6 +222,10 @@ class Grouping:
 
     def _priced_join(self, group: Group, home: Group) -> tuple[str, Gain | None]:
         output, readers = group.output, group.output.readers
+        table = _gathered_table(group)
+        if home.anchor is not None and table is not None:
+            return f"{table.source}, which it gathers from, is computed for the read elements " \
+                   "alone when the two are one kernel", None  # fmt: skip
         for reader in readers:
             reason = reader.alone or _no_reader(reader, output, home)
             if reason:
@@ -288,6 +292,8 @@ def _no_reader(reader: Node, producer: Node, home: Group) -> str:
     anchor = home.anchor
     if anchor is None:
         return ""
+    if any(reading.gathered for reading in reader.readings(producer)):
+        return f"{reader.facts.name} gathers from it: {anchor.facts.name} would compute all of it"
     whole_rows = anchor.facts.family == ROW and producer.facts.keeps_last_axis
     if producer.facts.pattern > BROADCAST and not whole_rows:
         return f"{producer.facts.name} is {producer.facts.kind}: {anchor.facts.name} would read " \
@@ -300,6 +306,17 @@ def _no_reader(reader: Node, producer: Node, home: Group) -> str:
     return (
         f"{anchor.facts.name} reads each element {repeats:.4g} times and would compute it as often"
     )
+
+
+def _gathered_table(group: Group) -> Node | None:
+    """A value that the group gathers from, if it could be computed where it is read."""
+    for node in group.members:
+        for producer in _producers(node):
+            joinable = producer.facts.fusable and not (producer.alone or producer.outside)
+            if producer.facts.pattern <= INJECTIVE and joinable and producer.readers == [node]:
+                if any(reading.gathered for reading in node.readings(producer)):
+                    return producer
+    return None
 
 
 def _feeds(node: Node, anchor: Node) -> bool:
