@@ -120,13 +120,16 @@ class _Rewrite(PyExprMutator):  # type: ignore[misc]
         tiles = accurate_tiles(direct.problem)
         if isinstance(tiles, Refusal):
             return tiles
+        # Weights grow with the tile: a large one may lose by the roofline where a small one wins.
+        saved = {tile: gain(direct.problem, tile).microseconds(self.ctx.target) for tile in tiles}
+        tiles = tuple(tile for tile in tiles if saved[tile] > 0) or tiles
         return planner.winograd(direct.problem, self.ctx.target.machine, tiles)
 
     def _pays(
         self, problem: Conv2dProblem, plan: WinogradPlan, old: tirx.PrimFunc, new: tirx.PrimFunc
     ) -> bool:
         """Whether the roofline, or times on record, agree with the planner; put on record."""
-        saved, times = gain(problem, plan), self.ctx.kernel_times
+        saved, times = gain(problem, plan.tile), self.ctx.kernel_times
         if times is not None:
             before, after = times(old), times(new)
             if before is not None and after is not None:
@@ -204,13 +207,13 @@ def accurate_tiles(problem: Conv2dProblem) -> tuple[int, ...] | Refusal:
     )
 
 
-def gain(problem: Conv2dProblem, plan: WinogradPlan) -> Gain:
+def gain(problem: Conv2dProblem, tile: int) -> Gain:
     """Arithmetic saved, transforms counted in; weights' further bytes are a cost.
 
     A transform takes about four operations per element of an ``n x n`` tile: two passes of four
     coefficients each, half of them shared. What they move stays in the caches.
     """
-    n, m = winograd.transform(plan.tile).size, plan.tile
+    n, m = winograd.transform(tile).size, tile
     tiles = problem.batch * -(-problem.out_height // m) * -(-problem.out_width // m)
     results = problem.batch * problem.out_height * problem.out_width
     channels = problem.in_channels * problem.out_channels

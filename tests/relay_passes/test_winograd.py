@@ -19,7 +19,7 @@ from uif_tvm.compiler.report import Decision
 from uif_tvm.kernels import blocked_conv, layout, winograd
 from uif_tvm.kernels.layout import Window
 from uif_tvm.target.schedule import Conv2dProblem, WinogradPlan
-from uif_tvm.target.spec import Machine
+from uif_tvm.target.spec import Machine, Refusal
 
 BLOCK = 16
 PADS = (1, 1, 1, 1)
@@ -188,6 +188,26 @@ def test_weights_that_outweigh_the_arithmetic_are_declined() -> None:
     reason = declined(before, context(spec, 3))
     assert reason.startswith("does not pay: F(4x4, 3x3), ")
     assert reason.endswith("us lost")
+
+
+def test_tiles_whose_weights_outweigh_the_arithmetic_are_not_offered() -> None:
+    """At 7x7x512, F(4x4) reads 28 MB more, F(2x2) 7 MB."""
+    offered = []
+
+    class Asked:
+        version = 1
+
+        def winograd(self, problem: Conv2dProblem, machine: Machine, tiles: Any) -> Refusal:
+            offered.append(tiles)
+            return Refusal("asked", "and answered")
+
+    spec = dataclasses.replace(harness.host_spec(harness.WIDE), planner=Asked())
+    w = weights(512, 512, 3, 3)
+    before = Graph((1, 512, 7, 7)).module(lambda g: g.direct(g.x, w, WINDOW))
+    assert declined(before, context(spec, 3)) == "asked: and answered"
+    before = Graph((1, 32, 56, 56)).module(lambda g: g.direct(g.x, W, WINDOW))
+    declined(before, context(spec, 3))
+    assert offered == [(2,), (2, 4)]
 
 
 def test_measured_times_outweigh_the_roofline() -> None:
