@@ -3,7 +3,7 @@
 A choice ``x_v`` (1: blocked) for every operator that has a blocked form, with costs
 
     x_v = 0                  what a convolution loses without its kernel
-    x_v = 1                  bytes of padding lanes that v moves in vain
+    x_v = 1                  bytes of padding lanes that v moves in vain past the caches
     x_p = 1, some x_c = 0    one change of p's result to plain layout; c are its readers
     x_p = 0, some x_c = 1    one change of it to blocks
     x_p != x_c, c fuses      what p writes and c reads again, and c's launch
@@ -43,7 +43,7 @@ class Step:
         blocked: it has a blocked form.
         reads: variables that it reads in blocked form then.
         unread: operands that its blocked form does not read at all.
-        worth_us: what it loses in plain layout, layout changes aside.
+        worth_us: what it loses in plain layout, layout changes aside; below 0 what it gains.
         fuses: it becomes part of a neighbour's kernel when both have one layout.
         plain_result: its result has no channels left to be in blocks.
     """
@@ -101,8 +101,10 @@ class _Prices:
         return self._us(sum(self.bytes(var)), 1)
 
     def padding(self, var: Any) -> float:
-        """Lanes without a channel, written and read."""
+        """Lanes without a channel, written and read; next to nothing in a core's cache."""
         plain, blocked = self.bytes(var)
+        if blocked <= self._ctx.target.machine.l2_bytes:
+            return 0.0
         return self._us(2 * (blocked - plain))
 
     def apart(self, var: Any) -> float:
@@ -118,7 +120,10 @@ def choose(func: relax.Function, trace: Trace, ctx: CompileContext, name: str) -
     prices = _Prices(ctx, trace.width)
     values = _values(func, steps)
     choices = Choices()
-    node = {var: choices.node(no=step.worth_us) for var, step in steps.items()}
+    node = {
+        var: choices.node(yes=max(-step.worth_us, 0.0), no=max(step.worth_us, 0.0))
+        for var, step in steps.items()
+    }
     for value in values:
         _price(value, choices, node, steps, prices)
     solved = choices.solve()
@@ -239,7 +244,7 @@ def _report(
     """The decision on a region: bytes converted as chosen, and with every kernel on its own."""
     inside = set(region)
     near = [v for v in values if v.maker in inside or inside.intersection(v.blocked)]
-    kernels = {var for var in region if steps[var].worth_us > 0}
+    kernels = {var for var in region if steps[var].worth_us}
     alone, alone_us = _conversions(near, kernels, prices)
     kept, kept_us = _conversions(near, chosen, prices)
     taken = [var for var in region if var in chosen]
@@ -248,8 +253,8 @@ def _report(
             name,
             str(var.name),
             False,
-            f"kept in plain layout: the kernel gains {steps[var].worth_us:.3g} us, less than the "
-            f"layout changes around it cost",
+            f"kept in plain layout: a blocked kernel would save {steps[var].worth_us:.3g} us, "
+            "less than the layout changes around it cost",
             gain_us=0.0,
         )
     if not taken:
