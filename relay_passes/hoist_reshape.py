@@ -25,7 +25,7 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.relax_util import bindings, op_name, static_shape
+from uif_tvm.relax_util import bindings, calls, op_name, static_shape
 
 if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext
@@ -45,22 +45,25 @@ class _Hoist(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: tvm.IRModule, uses: Counter[Any]) -> None:
         super().__init__(mod)
         self.uses = uses
-        self.fired = 0
+        self._names = {call: str(var.name) for var, call in calls(mod)}
+        #: (source name, what happened) of each reshape that moved or went.
+        self.fired: list[tuple[str, str]] = []
 
     def visit_call_(self, call: Call) -> Any:
         if op_name(call) != "relax.reshape":
             return self.visit_expr_post_order(call)
-        source = call.args[0]
+        source, name = call.args[0], self._names.get(call, "")
         call = self.visit_expr_post_order(call)
         shape = static_shape(call)
         if shape is None:
             return call
         if static_shape(call.args[0]) == shape:
-            self.fired += 1
+            self.fired.append((name, "a reshape to the shape that the value has: dropped"))
             return call.args[0]
         if not self._movable(source, call.args[0], shape):
             return call
-        self.fired += 1
+        passed = op_name(self._producer(call.args[0], shape))
+        self.fired.append((name, f"moved up past {passed}"))
         return self._push(call.args[0], shape)
 
     def _movable(self, source: Any, value: Any, shape: tuple[int, ...]) -> bool:
@@ -153,8 +156,8 @@ class HoistReshape(GraphPass):
         main = hoist.visit_expr(mod["main"])
         out = hoist.builder_.get()
         out.update_func(out.get_global_var("main"), main)
-        if hoist.fired:
-            ctx.report.decide(self.name, "main", True, f"{hoist.fired} reshapes moved or dropped")
+        for name, reason in hoist.fired:
+            ctx.report.decide(self.name, name, True, reason)
         return relax.transform.DeadCodeElimination(["main"])(out)
 
 

@@ -6,12 +6,14 @@ already; what is left alone would be a copy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm import relax
+from uif_tvm.relay_passes.fusion_graph import result_bytes
 
+from uif_tvm.compiler.gain import Gain
 from uif_tvm.compiler.graph_pass import GraphPass
-from uif_tvm.relax_util import high_level_ops
+from uif_tvm.relax_util import calls, op_name
 
 if TYPE_CHECKING:
     import tvm
@@ -34,11 +36,27 @@ class ViewReshape(GraphPass):
             reason = f"shapes settled at run time only: {lines[0][:120] if lines else 'unknown'}"
             ctx.report.decide(self.name, "main", False, reason, 0.0)
             return mod
-        views = high_level_ops(mod)["relax.reshape"]
-        if views:
-            gain = views * ctx.target.roofline.launch_us
-            ctx.report.decide(self.name, "main", True, f"{views} copies became views", gain)
+        for var, call in calls(mod):
+            if op_name(call) == "relax.reshape":
+                gain = Gain(bytes=2 * result_bytes(var), launches=1)
+                ctx.report.decide(
+                    self.name, str(var.name), True, "a view of its operand, no copy",
+                    gain_us=gain.microseconds(ctx.target), **gain.figures(),
+                )  # fmt: skip
+            elif not isinstance(var, relax.DataflowVar) and _copies(mod, call):
+                ctx.report.decide(
+                    self.name, str(var.name), False,
+                    "a copy: a result of the model has memory of its own",
+                )  # fmt: skip
         return mod
+
+
+def _copies(mod: tvm.IRModule, call: Any) -> bool:
+    """Whether a call is one of a kernel that does no more than copy in another shape."""
+    if op_name(call) != "relax.call_tir":
+        return False
+    func = mod[call.args[0]]
+    return len(func.params) == 2 and bool(relax.analysis.has_reshape_pattern(func))
 
 
 PASS = ViewReshape()

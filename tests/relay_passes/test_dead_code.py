@@ -43,8 +43,14 @@ class Expected:
 
 
 def test_before_and_expected():
-    mod = dead_code.PASS.apply(Before, context())
+    made = context()
+    mod = dead_code.PASS.apply(Before, made)
     assert tvm_ffi.structural_equal(mod, Expected, map_free_vars=True), mod.script()
+    assert [(d.subject, d.fired, d.reason) for d in made.report.decisions] == [
+        ("b", True, "relax.log computes what nobody reads"),
+        ("c", True, "relax.add computes what nobody reads"),
+    ]
+    assert all((d.bytes_saved, d.launches_saved) == (12, 1) for d in made.report.decisions)
 
 
 def test_effects_stay():

@@ -63,7 +63,12 @@ def test_before_and_expected():
     # Operands that nobody needs any more are the next pass's business.
     mod = dead_code.PASS.apply(mod, context(level=1))
     assert tvm_ffi.structural_equal(mod, Expected, map_free_vars=True), mod.script()
-    assert [(d.fired, d.reason) for d in report.decisions] == [(True, "2 calls folded")]
+    assert [(d.subject, d.fired, d.reason) for d in report.decisions] == [
+        ("a", True, "relax.add of constants, 36 B not moved"),
+        ("b", True, "relax.multiply of constants, 36 B not moved"),
+    ]
+    assert all((d.bytes_saved, d.launches_saved, d.flops_saved) == (36, 1, 3)
+               for d in report.decisions)  # fmt: skip
 
 
 def test_nothing_to_fold_returns_the_module_itself():
@@ -151,3 +156,14 @@ def test_views_of_any_size_fold():
 def test_operands_that_are_inputs_stay():
     inputs = [("x", (2, 3), "float32")]
     assert folded_value(lambda x: relax.op.add(x, ONE), inputs) is None
+
+
+def test_growth_is_declined_with_its_figures():
+    mod = module(
+        [],
+        lambda: [relax.op.add(constant(np.ones((1000, 1))), constant(np.ones((1, 1000))))],
+    )
+    _, report = fold(mod)
+    (decision,) = report.decisions
+    assert not decision.fired
+    assert "makes 8000000 B of 16000 B, more than 2 times as many" in decision.reason
