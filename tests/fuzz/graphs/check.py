@@ -35,7 +35,7 @@ from tests.fuzz.graphs.attempt import Fault, attempt, run
 from tests.fuzz.graphs.generate import Graph, generate
 from tests.fuzz.graphs.minimise import guilty, minimised
 
-TIMEOUT = 120.0
+TIMEOUT = 300.0
 MEMORY = 8 << 30
 #: Graphs that one worker tries before a fresh one takes over, so that no leak adds up.
 BATCH = 60

@@ -56,7 +56,17 @@ def minimised(graph: Graph, kind: str, check: Check, seconds: float = 60.0) -> G
             smaller = _without(graph, list(node.output))
             if smaller is not None and shows(smaller):
                 graph, changed = smaller, True
+        for value in _computed(graph):  # what comes after it falls away
+            one = _with_outputs(graph, [value])
+            if len(one.maker.nodes) < len(graph.maker.nodes) and shows(one):
+                graph, changed = one, True
+                break
     return graph
+
+
+def _computed(graph: Graph) -> list[Value]:
+    names = {name for node in graph.maker.nodes for name in node.output}
+    return [value for value in graph.maker.values if value.name in names]
 
 
 def _with_outputs(graph: Graph, outputs: list[Value]) -> Graph:
