@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -69,7 +70,8 @@ def _plan(mod: tvm.IRModule, ctx: CompileContext, copies: CopyKernels) -> Planne
         return plan_memory(mod, tiers[0].name, _PLAN_SECONDS, exact=True)
     from uif_tvm.compiler.memory.assignment import assign
 
-    spread = plan_tiers(mod, tiers, assign, copies)
+    priced = partial(assign, launch_us=ctx.target.roofline.launch_us)
+    spread = plan_tiers(mod, tiers, priced, copies)
     if isinstance(spread, Planned):
         for row in spread.report["transfers"]:
             subject = f"{row['value']}: {row['from']} to {row['to']}"
