@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +10,7 @@ from tvm import relax
 
 from tests.models import compiled, constant, fake_target, imported, save, weights
 from uif_tvm import api
+from uif_tvm.compiler.memory import apply
 from uif_tvm.compiler.memory.planner import plan
 from uif_tvm.compiler.memory.problem import Buffer
 from uif_tvm.compiler.memory.tiers import Stay, Tiering, Transfer, Value
@@ -92,9 +91,9 @@ class Hand:
 
 @pytest.fixture
 def by_hand(monkeypatch):
-    module = types.ModuleType("uif_tvm.compiler.memory.assignment")
-    module.assign = lambda values, count, tiers: Hand(count).assign(values)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(
+        apply, "assign", lambda values, count, tiers, launch_us: Hand(count).assign(values)
+    )
 
 
 def layers(count: int, side: int):
@@ -148,3 +147,45 @@ def test_branches_stay_in_one_memory(tmp_path, by_hand):
     np.testing.assert_allclose(engine.run(x, np.array(True))[0], x * c + 1, rtol=1e-6)
     assert [row["tier"] for row in payload.report["memory_plan"]["tiers"]] == [DEVICE]
     assert "branches" in payload.report["memory_plan"]["note"]
+
+
+class TestAssigned:
+    """The same with the framework's own assignment."""
+
+    SMALL = (
+        MemoryTier(FAST, 4 << 10, 100.0, holds=("activations", "workspace")),
+        MemoryTier(DEVICE, 40 << 10, 10.0),
+        MemoryTier(HOST, 1 << 30, 5.0, scope="host", holds=("weights", "activations")),
+    )
+
+    def test_weights_that_do_not_fit_are_brought_in(self, tmp_path):
+        model = layers(6, 64)  # 6 matrices of 16 KiB for a device of 40 KiB
+        plain = api.load(save(tmp_path / "plain.uif", model, compiled(model)), threads=1)
+        payload = compiled(model, fake_target(memory=self.SMALL))
+        tiered = api.load(save(tmp_path / "tiered.uif", model, payload), threads=1)
+        for seed in range(3):
+            x = weights(8, 64, seed=seed)
+            for got, want in zip(tiered.run(x), plain.run(x), strict=True):
+                np.testing.assert_array_equal(got, want)
+        plan = payload.report["memory_plan"]
+        arenas = {row["tier"]: row["arena_bytes"] for row in plan["tiers"]}
+        for tier in self.SMALL:
+            assert arenas.get(tier.name, 0) <= tier.bytes
+        moves = {(row["from"], row["to"]) for row in plan["transfers"]}
+        assert (HOST, DEVICE) in moves
+        decided = [row for row in payload.report["decisions"] if row["pass_name"] == "memory-tiers"]
+        assert len(decided) == len(plan["transfers"]) + 1
+        assert all(row["gain_us"] < 0 for row in decided[:-1])
+
+    def test_all_in_the_device_where_it_is_large_enough(self, tmp_path):
+        model = layers(3, 64)
+        device = (MemoryTier(DEVICE, 1 << 20, 10.0), self.SMALL[2])
+        payload = compiled(model, fake_target(memory=device))
+        engine = api.load(save(tmp_path / "m.uif", model, payload), threads=1)
+        assert payload.report["memory_plan"]["transfers"] == []
+        plain = api.load(save(tmp_path / "plain.uif", model, compiled(model)), threads=1)
+        x = weights(8, 64)
+        for _ in range(2):
+            np.testing.assert_array_equal(engine.run(x)[0], plain.run(x)[0])
+        stats = engine.get_stats()
+        assert stats["measured_peak_mb"] == pytest.approx(stats["planned_peak_mb"], rel=0.05)

@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.ir import GlobalVar
 
 from uif_tvm.artifact.memory_plan import MemoryPlan
+from uif_tvm.compiler.memory.assignment import assign
 from uif_tvm.compiler.memory.copies import CopyKernels
 from uif_tvm.compiler.memory.emit import FETCHERS, Planned, plan_memory
 from uif_tvm.compiler.memory.emit_tiers import plan_tiers
@@ -68,8 +69,6 @@ def _plan(mod: tvm.IRModule, ctx: CompileContext, copies: CopyKernels) -> Planne
     tiers = ctx.target.memory
     if len(tiers) == 1:
         return plan_memory(mod, tiers[0].name, _PLAN_SECONDS, exact=True)
-    from uif_tvm.compiler.memory.assignment import assign
-
     priced = partial(assign, launch_us=ctx.target.roofline.launch_us)
     spread = plan_tiers(mod, tiers, priced, copies)
     if isinstance(spread, Planned):
@@ -77,6 +76,9 @@ def _plan(mod: tvm.IRModule, ctx: CompileContext, copies: CopyKernels) -> Planne
             subject = f"{row['value']}: {row['from']} to {row['to']}"
             reason = f"{row['bytes']} bytes before step {row['step'] + 1}"
             ctx.report.decide("memory-tiers", subject, True, reason, -row["us"])
+        reason = "memory traffic saved against all values in the slowest addressable tier"
+        saved = spread.report["saved_us"]
+        ctx.report.decide("memory-tiers", "main", True, reason, saved)
         return spread
     # All of it in the largest memory that kernels can address.
     largest = max(filter(reachable, tiers), key=lambda tier: tier.bytes)

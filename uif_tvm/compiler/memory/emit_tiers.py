@@ -345,6 +345,7 @@ def _report(
             }
             for position, item in tiering.transfers
         ],
+        "saved_us": tiering.saved_us,
     }
     if tiering.notes:
         report["note"] = "; ".join(tiering.notes)
