@@ -82,8 +82,7 @@ def counted(body, *inputs):
 def test_chains_of_equal_calls_become_one_chain():
     def body(x):
         emit = relax.BlockBuilder.current().emit
-        ends = [emit(relax.op.sqrt(emit(relax.op.exp(x)))) for _ in range(3)]
-        return ends
+        return [emit(relax.op.sqrt(emit(relax.op.exp(x)))) for _ in range(3)]
 
     left, found = counted(body, ("x", (3,), "float32"))
     assert left == ["relax.exp", "relax.sqrt"]
