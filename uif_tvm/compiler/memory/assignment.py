@@ -13,6 +13,7 @@ Every plan that counts is one of the planner's, so that capacity is kept with fr
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -176,16 +177,24 @@ def _fit(layout: Layout, tier: MemoryTier) -> None:
         CompileError: nothing more can leave.
     """
     target = tier.bytes
+    before: dict[Value, list[Placed]] = {}
+    price_of: dict[Value, float] = defaultdict(float)
     for _ in range(_ATTEMPTS):
         most, slot = layout.fullest(tier)
         while most > target:
             way = cheapest(layout, tier, slot)
             if way is None:
                 raise _too_small(layout, tier, most + tier.bytes - target)
+            before.setdefault(way.value, layout.of(way.value))
+            price_of[way.value] += way.us
             layout.put(way.value, way.stays)
             most, slot = layout.fullest(tier)
         arena = layout.plan(tier).arena_bytes
         if arena <= tier.bytes:
+            # What left early may fit again after what left later: the dearest first.
+            for value in sorted(before, key=lambda each: (-price_of[each], each.name)):
+                if price_of[value] > 0:
+                    layout.attempt(value, before[value])
             return
         target = most - (arena - tier.bytes)
     raise _too_small(layout, tier, layout.plan(tier).arena_bytes)

@@ -6,7 +6,7 @@ in slot ``2 k + 1``, and what is brought in for it arrives in slot ``2 k`` or be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,18 +139,17 @@ class Layout:
         for items in list(self._stays.values()):
             value = items[0].value
             if any(item.tier is tier and item.source is not None for item in items):
-                self._attempt(value, tier, lambda stays: self._merged(stays, tier))
-                self._attempt(value, tier, lambda stays: self._earlier(stays, tier))
+                self.attempt(value, self._merged(self.of(value), tier))
+                self.attempt(value, self._earlier(self.of(value), tier))
 
-    def _attempt(
-        self, value: Value, tier: MemoryTier, change: Callable[[list[Placed]], list[Placed]]
-    ) -> None:
+    def attempt(self, value: Value, stays: list[Placed]) -> None:
+        """Put ``stays`` in place of what a value has, if their tiers' plans fit then."""
         before = self.of(value)
-        changed = change(before)
-        if set(changed) == set(before):
+        if set(stays) == set(before):
             return
-        self.put(value, changed)
-        if self.plan(tier, seconds=0.0).arena_bytes > tier.bytes:
+        self.put(value, stays)
+        tiers = {item.tier.name: item.tier for item in stays}
+        if any(self.plan(tier, 0.0).arena_bytes > tier.bytes for tier in tiers.values()):
             self.put(value, before)
 
     def _merged(self, stays: list[Placed], tier: MemoryTier) -> list[Placed]:

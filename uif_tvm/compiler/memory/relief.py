@@ -4,7 +4,8 @@
   the difference of the bandwidths;
 - weights move to a tier that kernels cannot address and are brought in for each use: a transfer
   for each;
-- an activation that nobody uses for a while is moved out and back in: two transfers.
+- an activation that nobody uses for a while is moved out and back in: two transfers;
+- or it is moved between two uses to a tier that kernels can address, and used there: one.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ def _ways(layout: Layout, item: Placed, slot: int) -> Iterator[Relief]:
             yield from _brought_in(layout, item, tier, slot)
         if item.value.kind == "activations":
             yield from _swapped(layout, item, tier, slot)
+            if reachable(tier):
+                yield from _handed_over(layout, item, tier, slot)
 
 
 def _moved(layout: Layout, item: Placed, tier: MemoryTier) -> Iterator[Relief]:
@@ -90,13 +93,33 @@ def _swapped(layout: Layout, item: Placed, tier: MemoryTier, slot: int) -> Itera
         away = Placed(value, tier, out, back + 1, why, before)
         reason = f"brought back from {tier.name} for kernel {then}"
         after = Placed(value, item.tier, back, item.end, reason, away)
-        others = [_resourced(other, item, after) for other in layout.of(value) if other is not item]
         us = 2 * layout.transfer_us(value, tier, item.tier)
-        yield Relief(value, (before, away, after, *others), us)
+        yield Relief(value, _with_others(layout, item, after, (before, away, after)), us)
 
 
-def _resourced(other: Placed, old: Placed, new: Placed) -> Placed:
-    """``other`` with ``new`` as its source where it was ``old``."""
-    if other.source is not old:
-        return other
-    return Placed(other.value, other.tier, other.start, other.end, other.reason, new)
+def _handed_over(layout: Layout, item: Placed, tier: MemoryTier, slot: int) -> Iterator[Relief]:
+    for use, then in pairwise(item.uses):
+        out = 2 * use + 2
+        if not out < slot or layout.room(tier, out, item.end) < item.bytes:
+            continue
+        value = item.value
+        why = f"no room in {item.tier.name} for kernel {then} and after"
+        before = Placed(value, item.tier, item.start, out + 1, item.reason, item.source)
+        after = Placed(value, tier, out, item.end, why, before)
+        traffic = value.size * value.accesses * len(after.uses)
+        us = layout.transfer_us(value, tier, item.tier)
+        us += price(traffic, tier) - price(traffic, item.tier)
+        yield Relief(value, _with_others(layout, item, after, (before, after)), us)
+
+
+def _with_others(
+    layout: Layout, old: Placed, new: Placed, made: tuple[Placed, ...]
+) -> tuple[Placed, ...]:
+    """``made`` in place of ``old``, and the value's other stays with ``new`` as their source."""
+    others = []
+    for other in layout.of(old.value):
+        if other.source is old:
+            other = Placed(other.value, other.tier, other.start, other.end, other.reason, new)
+        if other is not old:
+            others.append(other)
+    return (*made, *others)
