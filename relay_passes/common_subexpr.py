@@ -48,7 +48,7 @@ class _Numbering:
         return made
 
     def _binding(self, binding: Any, scope: _Scope) -> Any:
-        value = getattr(binding, "value", None)
+        value: Any = getattr(binding, "value", None)
         if isinstance(value, relax.If):
             branches = [self.sequence(b, scope) for b in (value.true_branch, value.false_branch)]
             chosen = relax.If(value.cond, *branches)

@@ -96,7 +96,7 @@ def blocks_of(func: relax.Function) -> Iterator[Any]:
         for block in seq.blocks:
             yield block
             for binding in block.bindings:
-                value = getattr(binding, "value", None)
+                value: Any = getattr(binding, "value", None)
                 if isinstance(value, relax.If):
                     yield from walk(value.true_branch)
                     yield from walk(value.false_branch)
@@ -127,7 +127,7 @@ def kernel_graph(
     nodes: list[Node] = []
     made: dict[Any, tuple[Node, int]] = {}
     for binding in block.bindings:
-        value = getattr(binding, "value", None)
+        value: Any = getattr(binding, "value", None)
         if is_kernel_call(value):
             producers = [made.get(arg) if isinstance(arg, relax.Var) else None
                          for arg in value.args[1].fields]  # fmt: skip
@@ -174,7 +174,7 @@ def outside_uses(func: relax.Function) -> dict[Any, list[str]]:
         note(seq.body, result)
 
     def visit(binding: Any, block: int) -> None:
-        value = getattr(binding, "value", None)
+        value: Any = getattr(binding, "value", None)
         if isinstance(value, relax.If):
             note(value.cond, "a condition")
             walk(value.true_branch, "the result of a branch")

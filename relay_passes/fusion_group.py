@@ -313,9 +313,10 @@ def _gathered_table(group: Group) -> Node | None:
     for node in group.members:
         for producer in _producers(node):
             joinable = producer.facts.fusable and not (producer.alone or producer.outside)
-            if producer.facts.pattern <= INJECTIVE and joinable and producer.readers == [node]:
-                if any(reading.gathered for reading in node.readings(producer)):
-                    return producer
+            gathered = any(reading.gathered for reading in node.readings(producer))
+            only_here = producer.readers == [node] and producer.facts.pattern <= INJECTIVE
+            if joinable and gathered and only_here:
+                return producer
     return None
 
 

@@ -106,8 +106,9 @@ def export(
             else one in the user's cache folder; ``None`` for none.
         save_temps: folder that receives the IR after every pass, in one folder per target.
         disable_passes: names of passes to leave out; a plain string is one name.
-        disable_fusion: kernel name patterns (``*`` and ``?``) that must stay alone; a plain
-            string is one pattern.
+        disable_fusion: patterns (``*`` and ``?``) of what must stay a kernel of its own: operators
+            (``"softmax"``, ``"relax.nn.conv2d"``), kernels, or values of the model by name (the
+            outputs of ONNX nodes); a plain string is one pattern.
         progress: called with (phase, steps done, steps in all).
 
     Returns:

@@ -16,6 +16,9 @@ from tests.models import compiled, constant, engine, imported, weights
 UNARY = ("exp", "negative", "abs", "sqrt", "tanh", "sigmoid")
 BINARY = ("add", "subtract", "multiply", "maximum")
 FOLDS = ("sum", "max", "mean", "min")
+KINDS = (
+    "unary", "binary", "binary", "fold", "softmax", "norm", "reshape", "transpose", "matmul",
+)  # fmt: skip
 SHAPE = (2, 6, 20)
 
 
@@ -24,9 +27,7 @@ def recipes(draw: Any) -> list[tuple[Any, ...]]:
     """Steps over the values so far: (kind, operator, index of operands, further choices)."""
     steps = []
     for count in range(1, draw(st.integers(3, 9)) + 1):
-        kind = draw(st.sampled_from(
-            ("unary", "binary", "binary", "fold", "softmax", "norm", "reshape", "transpose", "matmul")
-        ))  # fmt: skip
+        kind = draw(st.sampled_from(KINDS))
         one, two = draw(st.integers(0, count - 1)), draw(st.integers(0, count - 1))
         steps.append((kind, draw(st.integers(0, 5)), one, two, draw(st.integers(0, 2))))
     return steps

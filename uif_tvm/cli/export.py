@@ -96,8 +96,9 @@ from uif_tvm.signature import tensors
 @click.option(
     "--disable-fusion",
     multiple=True,
-    metavar="OP",
-    help="Never fuse ops or kernels of this name pattern; repeatable.",
+    metavar="PATTERN",
+    help="Keep apart what this pattern (* and ?) names: an operator such as softmax or "
+    "relax.nn.conv2d, a kernel, or a value of the model; repeatable.",
 )
 @import_option
 @click.option("--no-cache", is_flag=True, help="Compile every kernel anew.")
