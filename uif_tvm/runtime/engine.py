@@ -137,8 +137,8 @@ class Engine:
             args, named: as for :meth:`run`.
 
         Returns:
-            As :meth:`run`: the arrays given, and new ones for the rest. After an error their
-            content is undefined.
+            As :meth:`run`: the arrays given, and new ones for the rest. After an error the
+            arrays' content is undefined; after an interrupt a run may still be writing to them.
 
         Raises:
             InputError: also where an array does not fit its output (code ``UIF-RUN-OUT``).
