@@ -261,6 +261,8 @@ class ExpandAttention(GraphPass):
         """See the module text."""
         if not any(op_name(call) == ATTENTION for _, call in calls(mod)):
             return mod
+        # Names for names would hide who reads what.
+        mod = relax.transform.CanonicalizeBindings()(mod)
         expand = _Expand(mod, ctx, self.name)
         main = expand.visit_expr(mod["main"])
         out = expand.builder_.get()

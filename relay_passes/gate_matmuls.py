@@ -164,6 +164,8 @@ class GateMatmuls(GraphPass):
 
     def apply(self, mod: tvm.IRModule, ctx: CompileContext) -> tvm.IRModule:
         """See the module text."""
+        # Names for names would hide who reads what.
+        mod = relax.transform.CanonicalizeBindings()(mod)
         chosen = {}
         for var, gate in gates(mod["main"]).items():
             plan = self._plan(gate, ctx)

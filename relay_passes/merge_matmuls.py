@@ -208,6 +208,8 @@ class MergeMatmuls(GraphPass):
         """See the module text."""
         if sum(op_name(call) == "relax.matmul" for _, call in calls(mod)) < 2:
             return mod
+        # Names for names would hide who reads what.
+        mod = relax.transform.CanonicalizeBindings()(mod)
         graph = Graph(mod["main"])
         chosen = [
             (x, group) for x, group in graph.groups().items() if self._pays(graph, x, group, ctx)

@@ -74,6 +74,14 @@ def test_queries_keys_and_values(transposed: bool) -> None:
     assert decision.bytes_saved == 2 * 16 * 32 * 4
 
 
+def test_other_names_of_a_value_do_not_hide_it() -> None:
+    def body(x: Any) -> list[Any]:
+        return [call("attention", *[heads(emit(linear(x, 32, i)), 4) for i in range(3)])]
+
+    rows, _ = merged(body)
+    assert count(rows, "relax.matmul") == 1
+
+
 def test_biases_are_joined_and_missing_ones_are_zeros() -> None:
     def body(x: Any) -> list[Any]:
         parts = [heads(linear(x, 32, i, bias=i != 1), 4) for i in range(3)]
