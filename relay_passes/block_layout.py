@@ -92,7 +92,7 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
         self._name = name
         self._chosen = chosen
         self._functions: dict[Any, Any] = trial._functions if trial else {}
-        self.trace = Trace(width=trial.trace.width if trial else 0)
+        self.trace: Trace = Trace(width=trial.trace.width if trial else 0)
         self._step = Step()
         self._origin: dict[Any, Any] = {}
         #: Variable -> what it is zero padding of, and the pads (t, l, b, r).

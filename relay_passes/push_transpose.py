@@ -24,7 +24,8 @@ import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from uif_tvm.relay_passes.transpose_plan import Node, Plan, Use, Value
+from uif_tvm.relay_passes.transpose_graph import Node, Use, Value
+from uif_tvm.relay_passes.transpose_plan import Plan
 from uif_tvm.relay_passes.transpose_rules import Order, compose, essential, identity, inverse
 
 from uif_tvm.compiler.gain import Gain

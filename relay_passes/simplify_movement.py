@@ -83,7 +83,8 @@ class _Simplify(LocalRewrite):
                 for a in narrow
                 if isinstance(getattr(a, "ty", None), relax.TensorType)
             ]
-            if any(s is None for s in shapes) or np.broadcast_shapes(*shapes) != shape:
+            known = [found for found in shapes if found is not None]
+            if len(known) < len(shapes) or np.broadcast_shapes(*known) != shape:
                 self.declined("the broadcast gives the result its shape")
                 continue
             args = narrow
@@ -154,7 +155,7 @@ def _split_part(
 ) -> tuple[Any, int, int] | None:
     made = rewrite.made_by(item.tuple_value)
     found = read(made) if made is not None and operator(made) == "relax.split" else None
-    if found is None:
+    if made is None or found is None:
         return None
     _, (source, *_), attrs = found
     shape = static_shape(source)

@@ -210,8 +210,8 @@ class Plan(Graph):
         if maker is None and reader is None:
             return
         if maker is None or reader is None or maker is reader:
-            node = index[maker or reader]  # type: ignore[index]
-            choices.cost(node, yes=cost(True, True), no=cost(False, False))
+            only = index[maker or reader]  # type: ignore[index]
+            choices.cost(only, yes=cost(True, True), no=cost(False, False))
             return
         stay, both = cost(False, False), cost(True, True)
         up, down = cost(True, False), cost(False, True)
