@@ -58,7 +58,7 @@ def test_it_finds_the_smallest_capacity_exactly(order, items):
 def test_it_agrees_with_cp_sat(items):
     problem = scale(items)
     hint = first_fit(problem, orders(problem)["size"])
-    solved = cpsat.minimise(problem, hint, problem.bound, 30)
+    solved = cpsat.minimise(problem, hint, problem.bound, time.monotonic() + 30)
     least = problem.height(hint if solved.offsets is None else solved.offsets)
     assert solved.bound == least  # proved
     if solved.offsets is not None:

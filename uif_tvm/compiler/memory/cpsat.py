@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,20 +27,20 @@ class Solved:
 
 
 def minimise(
-    problem: Scaled, hint: Sequence[int], bound: int, seconds: float, enough: int = 0
+    problem: Scaled, hint: Sequence[int], bound: int, deadline: float, enough: int = 0
 ) -> Solved:
     """Look for an arena below that of ``hint``, and for a proof that there is none.
 
     Args:
         hint: offsets of a valid plan, units.
         bound: a known lower bound, units.
-        seconds: limit.
+        deadline: of ``time.monotonic()``.
         enough: an arena of so many units needs no improvement.
     """
     from ortools.sat.python import cp_model  # slow to import, and seldom needed
 
     best = problem.height(hint)
-    if best <= bound or seconds <= 0:
+    if best <= bound or time.monotonic() >= deadline:
         return Solved(None, bound)
     model = cp_model.CpModel()
     arena = model.new_int_var(max(bound, min(enough, best - 1)), best - 1, "arena")
@@ -59,7 +60,7 @@ def minimise(
             model.add_no_overlap([spaces[item] for item in members])
     model.minimize(arena)
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.max_time_in_seconds = max(0.0, deadline - time.monotonic())
     solver.parameters.random_seed = _SEED
     solver.parameters.num_workers = 1
     status = solver.solve(model)

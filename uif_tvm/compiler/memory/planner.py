@@ -184,10 +184,9 @@ class _Work:
 
     def cpsat(self) -> None:
         """CP-SAT for the time left."""
-        seconds = self.deadline - time.monotonic()
-        if self.is_done or seconds <= 0:
+        if self.is_done:
             return
-        found = cpsat.minimise(self.problem, self.offsets, self.bound, seconds, self.enough)
+        found = cpsat.minimise(self.problem, self.offsets, self.bound, self.deadline, self.enough)
         self.bound = max(self.bound, found.bound)
         if found.offsets is not None:
             self._keep(found.offsets, "cp-sat")

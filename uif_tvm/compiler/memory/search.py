@@ -40,8 +40,6 @@ Flags = npt.NDArray[np.bool_]
 _PLACED = 1 << 60
 #: Failed states kept, at 16 bytes and a set's overhead each.
 _MOST_STATES = 200_000
-#: Nodes between two looks at the clock.
-_CLOCK = 64
 
 #: Orders in which buffers of equal floor are tried: criteria by falling importance. W: length of
 #: life, A: size times length, T: units alive in the fullest of its sections, Z: size.
@@ -244,7 +242,7 @@ class _Search:
         self.nodes += 1
         if self.nodes > self._limit:
             raise _Stop(final=False)
-        if self.nodes % _CLOCK == 0 and time.monotonic() > self._deadline:
+        if time.monotonic() > self._deadline:
             raise _Stop(final=True)
 
     def _candidates(self, part: _Part, state: _State) -> Array:
