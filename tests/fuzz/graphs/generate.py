@@ -17,7 +17,7 @@ from tests.fuzz.graphs import (
     steps_movement,
 )
 from tests.fuzz.graphs.evaluate import EPS, Array, Refused, simulated
-from tests.fuzz.graphs.maker import Maker, Value, model, numpy_dtype
+from tests.fuzz.graphs.maker import MANY_ELEMENTS, Maker, Value, model, numpy_dtype
 
 Step = Callable[[Maker], None]
 
@@ -114,8 +114,9 @@ class Graph:
 def generate(rng: random.Random) -> Graph:
     """One graph; everything about it comes from ``rng``."""
     special = rng.random() < 0.06
-    maker = Maker(rng, special)
-    _inputs(maker, empty=not special and rng.random() < 0.04)
+    large = not special and rng.random() < 0.05
+    maker = Maker(rng, special, large)
+    _inputs(maker, empty=not special and not large and rng.random() < 0.04)
     lean = rng.choice(FAMILIES)
     table = SPECIAL if special else STEPS
     steps = list(table)
@@ -150,6 +151,8 @@ def _inputs(maker: Maker, empty: bool) -> None:
     leading = rng.choice((1, 1, 2, 3))
     channels = rng.choice((1, 3, 4, 8, 12, 16, 17, 32))
     side = rng.choice((2, 5, 7, 8, 9, 12))
+    if maker.most == MANY_ELEMENTS:
+        leading, channels, side = 1, rng.choice((32, 48, 64)), rng.choice((14, 20, 28))
     shapes: list[tuple[int, ...]] = [
         (leading, channels, side, side),
         (leading, rng.choice(EXTENTS), rng.choice((4, 8, 12, 16, 24, 33))),
@@ -185,8 +188,9 @@ def _outputs(maker: Maker) -> list[Value]:
     read = {name for node in maker.nodes for name in node.input}
     computed = [value for value in maker.values if value not in maker.inputs]
     leaves = [value for value in computed if value.name not in read]
-    chosen = leaves if rng.random() < 0.7 else leaves[-1:]
-    chosen = chosen + [v for v in computed if v not in chosen and rng.random() < 0.08]
+    chosen = leaves[-rng.choice((1, 1, 1, 2, 3, len(leaves) or 1)) :]
+    often = rng.choice((0.0, 0.0, 0.1))
+    chosen = chosen + [v for v in computed if v not in chosen and rng.random() < often]
     extras: list[Value] = []
     if rng.random() < 0.08:
         extras.append(rng.choice(maker.inputs))

@@ -28,8 +28,11 @@ from tests.fuzz.graphs.evaluate import (
 
 #: No value of a graph grows beyond this, so that roundings stay small beside it.
 LARGEST = 300.0
-#: No tensor is larger, so that a graph compiles and runs in a fraction of a second.
-MOST_ELEMENTS = 6000
+#: No tensor is larger, so that a graph compiles and runs in a fraction of a second; some graphs
+#: may have larger ones, for what only pays there.
+MOST_ELEMENTS, MANY_ELEMENTS = 6000, 60_000
+#: How often a value from inside a block is offered to later steps as well.
+INNER_OFFERED = 0.12
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -94,16 +97,20 @@ class Maker:
         rng: every choice comes from it, so that a graph is known by its seed, and so that
             hypothesis can shrink one.
         special: inputs hold NaN, infinities and the like, and results may.
+        large: tensors may be larger than usual.
     """
 
-    def __init__(self, rng: random.Random, special: bool = False) -> None:
+    def __init__(self, rng: random.Random, special: bool = False, large: bool = False) -> None:
         self.rng = rng
         self.special = special
+        self.most = MANY_ELEMENTS if large else MOST_ELEMENTS
         self.evaluator = Evaluator()
         self.inputs: list[Value] = []
         self.weights: list[Value] = []
         self.nodes: list[onnx.NodeProto] = []
         self.values: list[Value] = []
+        #: What later steps may use: :meth:`pick` chooses among these.
+        self.offered: list[Value] = []
         self.dtypes: dict[str, str] = {}
         self._count = 0
 
@@ -118,6 +125,7 @@ class Maker:
         value = Value(self.name("x"), dtype, held)
         self.inputs.append(value)
         self.values.append(value)
+        self.offered.append(value)
         self.dtypes[value.name] = dtype
         return value
 
@@ -175,6 +183,7 @@ class Maker:
             made.append(Value(name, kind, array, exact))
         self.nodes.append(proto)
         self.values.extend(made)
+        self.offered.extend(made)
         self.dtypes.update((value.name, value.dtype) for value in made)
         return made[0] if outputs == 1 else made
 
@@ -204,6 +213,7 @@ class Maker:
         gone = {output for proto in added for output in proto.output}
         del self.nodes[start:]
         self.values = [value for value in self.values if value.name not in gone]
+        self.offered = [value for value in self.offered if value.name not in gone]
         taken = then if bool(condition.array) else other
         name = self.name("v")
         self.nodes.append(
@@ -211,6 +221,7 @@ class Maker:
         )
         value = Value(name, taken.dtype, taken.array, then.exact and other.exact)
         self.values.append(value)
+        self.offered.append(value)
         self.dtypes[name] = value.dtype
         return value
 
@@ -222,7 +233,7 @@ class Maker:
         return part
 
     def _check(self, op: str, array: Array) -> None:
-        if array.size > MOST_ELEMENTS:
+        if array.size > self.most:
             raise Refused(f"{op} makes {array.size} elements")
         if array.ndim > 6:
             raise Refused(f"{op} makes {array.ndim} axes")
@@ -233,17 +244,29 @@ class Maker:
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
-        """Undo what was added inside where it ends in :class:`Refused`."""
+        """Undo what was added inside where it ends in :class:`Refused`.
+
+        Of what was added otherwise, later steps mostly see the results: a block whose insides are
+        read by others is a block that no pass may rewrite.
+        """
         nodes, values, weights = len(self.nodes), list(self.values), len(self.weights)
+        offered = list(self.offered)
         try:
             yield
         except Refused:
             del self.nodes[nodes:], self.weights[weights:]
-            self.values = values
+            self.values, self.offered = values, offered
+            return
+        inner = {name for node in self.nodes[nodes:] for name in node.input}
+        self.offered = offered + [
+            value
+            for value in self.offered[len(offered) :]
+            if value.name not in inner or self.chance(INNER_OFFERED)
+        ]
 
     def pick(self, fits: Callable[[Value], bool] = lambda value: True) -> Value:
         """A value that fits, later ones rather than earlier ones."""
-        found = [value for value in self.values if fits(value)]
+        found = [value for value in self.offered if fits(value)]
         if not found:
             raise Refused("no operand fits")
         if self.rng.random() < 0.6:

@@ -211,7 +211,7 @@ def _spelled(maker: Maker, parts: tuple[Value, Value, Value], heads: int, depth:
             scores = maker.node("Add", [scores, _mask(maker, rows, columns, scores.dtype)])
         finally:
             maker.special = special
-        maker.values.remove(scores)
+        maker.offered.remove(scores)
     weights = maker.node("Softmax", [scores], axis=-1)
     mixed = maker.node("MatMul", [weights, content])
     back = maker.node("Transpose", [mixed], mixed.dtype, perm=[0, 2, 1, 3])
