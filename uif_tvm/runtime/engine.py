@@ -160,7 +160,6 @@ class Engine:
         given = None if out is None else given_arrays(self.outputs, out, bound)
         arrays = [aligned(to_stored(array, texts)) for array in bound]
         run = self._results.begin(given)
-        taken = {array.ctypes.data for array in arrays}
         try:
             values = self._vm.call(
                 arrays,
@@ -168,7 +167,7 @@ class Engine:
                 run.memory,
                 texts,
                 lambda returned, machine: self._results.collect(
-                    run, returned, machine, texts, taken
+                    run, returned, machine, texts, arrays
                 ),
             )
         except UifError:

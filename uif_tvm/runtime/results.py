@@ -65,7 +65,12 @@ class Results:
         return RunResults(written, wanted)
 
     def collect(
-        self, run: RunResults, returned: Any, machine: Machine, texts: Strings, taken: set[int]
+        self,
+        run: RunResults,
+        returned: Any,
+        machine: Machine,
+        texts: Strings,
+        inputs: Sequence[Array],
     ) -> list[Any]:
         """The value of each leaf.
 
@@ -75,9 +80,11 @@ class Results:
 
         Args:
             returned: what compiled code returned.
-            taken: addresses of the inputs; those of results are added.
+            inputs: what the run read.
         """
-        taken.update(array.ctypes.data for array in run.memory)
+        taken: set[int] = set()
+        if None in self._planned:  # else nothing is returned that could lie in them
+            taken.update(array.ctypes.data for array in (*inputs, *run.memory))
         waiting = iter(returned)
         values: list[Any] = []
         for leaf, written, own in zip(self._leaves, run.written, run.given, strict=True):

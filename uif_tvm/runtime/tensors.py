@@ -9,6 +9,7 @@ compiled code: an axis of two more.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -57,7 +58,7 @@ def is_extended(dtype: np.dtype[Any]) -> bool:
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An uninitialised C-contiguous array whose data starts at a multiple of 64 bytes."""
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    nbytes = math.prod(shape) * dtype.itemsize
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     # Not by slicing: an empty slice starts at the array's first byte, aligned or not. The strides
     # of an array without elements mean nothing to NumPy, but kernels check them.
