@@ -45,6 +45,7 @@ def phases() -> tuple[Phase, ...]:
         plane_conv,
         push_transpose,
         recover_activation,
+        recover_attention,
         recover_norm,
         recover_softmax,
         reorder_ops,
@@ -75,6 +76,7 @@ def phases() -> tuple[Phase, ...]:
                 (2, recover_softmax.PASS),
                 (2, recover_norm.PASS),
                 (2, recover_activation.PASS),
+                (2, recover_attention.PASS),
             ),
         ),
         Phase(
