@@ -105,9 +105,8 @@ def _scores(graph: Graph, expr: Any, depth: int) -> Scores | Near | None:
         nodes = frozenset(query.nodes | keys.nodes | {expr})
         return Scores(left, right, query.coefficient * keys.coefficient, nodes)
     if name == "relax.astype":
-        inner, nodes = _uncast(graph, expr)
-        found = _scores(graph, inner, depth - 1) if nodes else None
-        return _with(found, nodes)
+        inner, casts = _uncast(graph, expr)
+        return _with(_scores(graph, inner, depth - 1), casts) if casts else None
     if name in ("relax.multiply", "relax.divide"):
         return _scaled(graph, expr, depth)
     if name == "relax.add":
@@ -154,8 +153,10 @@ def _scaled(graph: Graph, expr: Any, depth: int) -> Scores | Near | None:
 
 
 def _masked(found: Scores | Near, mask: Mask | Near, nodes: set[Any]) -> Scores | Near:
-    if isinstance(found, Near) or isinstance(mask, Near):
-        return found if isinstance(found, Near) else mask
+    if isinstance(found, Near):
+        return found
+    if isinstance(mask, Near):
+        return mask
     if found.mask is not None:
         return Near("two masks are applied one after the other")
     return replace(found, mask=mask, nodes=found.nodes | nodes | mask.nodes)
@@ -256,11 +257,12 @@ def _narrow(
     """The operands in the 16-bit type that all were cast from, if the result is cast back."""
     sources = [widened(graph, item) if isinstance(item, relax.Var) else None for item in operands]
     user = graph.user(last)
-    if any(item is None for item in sources) or user is None or op_name(user[1]) != "relax.astype":
+    narrow = tuple(item for item in sources if item is not None)
+    if len(narrow) < len(sources) or user is None or op_name(user[1]) != "relax.astype":
         return None
-    if {str(item.ty.dtype) for item in sources} != {str(user[0].ty.dtype)}:
+    if {str(item.ty.dtype) for item in narrow} != {str(user[0].ty.dtype)}:
         return None
-    return user[0], tuple(sources), {user[0], *map(graph.resolve, operands)}
+    return user[0], narrow, {user[0], *map(graph.resolve, operands)}
 
 
 PASS = RecoverAttention()
