@@ -83,16 +83,12 @@ class KernelFacts:
     @cached_property
     def static(self) -> bool:
         """Whether the kernel's code tells all extents."""
-        return all(
-            isinstance(param.ty, tirx.buffer.BufferType)
-            and all(isinstance(extent, tirx.IntImm) for extent in param.shape)
-            for param in self.func.params
-        )
+        return is_static(self.func)
 
     @cached_property
     def is_reshape(self) -> bool:
         """Whether it only copies in another shape, which alone would be a view."""
-        return self.pattern == INJECTIVE and bool(relax.analysis.has_reshape_pattern(self.func))
+        return self.pattern == INJECTIVE and copies_in_another_shape(self.func)
 
     @cached_property
     def _blocks(self) -> tuple[_Block, ...]:
@@ -170,6 +166,23 @@ def kernel_facts(mod: tvm.IRModule) -> dict[str, KernelFacts]:
             pattern = INJECTIVE
         facts[name] = KernelFacts(name, func, pattern, _family(func))
     return facts
+
+
+def is_static(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel's parameters are tensors of known extents, all of them."""
+    return all(
+        isinstance(param.ty, tirx.buffer.BufferType)
+        and all(isinstance(extent, tirx.IntImm) for extent in param.shape)
+        for param in func.params
+    )
+
+
+def copies_in_another_shape(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel of known extents copies its operand and does no more.
+
+    Kernels of open extents are not asked: TVM's analysis fails on some of them.
+    """
+    return is_static(func) and bool(relax.analysis.has_reshape_pattern(func))
 
 
 def _pointwise(func: tirx.PrimFunc) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tvm import relax
+from uif_tvm.relay_passes.fusion_facts import copies_in_another_shape
 from uif_tvm.relay_passes.fusion_graph import result_bytes
 
 from uif_tvm.compiler.gain import Gain
@@ -56,7 +57,7 @@ def _copies(mod: tvm.IRModule, call: Any) -> bool:
     if op_name(call) != "relax.call_tir":
         return False
     func = mod[call.args[0]]
-    return len(func.params) == 2 and bool(relax.analysis.has_reshape_pattern(func))
+    return len(func.params) == 2 and copies_in_another_shape(func)
 
 
 PASS = ViewReshape()
