@@ -167,6 +167,18 @@ def test_two_that_do_not_meet_share_the_chip():
     assert found.plans["on-chip"].arena_bytes == 4 * KIB
 
 
+def test_the_knapsack_beats_the_greedy_fillings():
+    """The densest, the worthiest per byte and the worthiest is one: two others save more."""
+    values = [
+        Value("one", "activations", 2560, (0, 1, 2, 3, 4)),
+        Value("two", "activations", 2048, (0, 1, 3, 4)),
+        Value("three", "activations", 2048, (0, 2, 3, 4)),
+    ]
+    found = assigned(values, 5, [CHIP, DEVICE])
+    where = {stay.value: stay.tier for stay in found.stays}
+    assert where == {"one": "device", "two": "on-chip", "three": "on-chip"}
+
+
 def layers(count: int, size: int) -> list[Value]:
     """A chain of layers, each with weights of ``size`` bytes and an activation of 1 KiB."""
     values = [Value(f"w{index}", "weights", size, (index,)) for index in range(count)]

@@ -2,8 +2,8 @@
 
 1. Every value begins in the largest tier that kernels can address and that may hold its kind.
 2. Faster tiers, the fastest first, take the values that save most traffic time, within their
-   capacity at every step: a knapsack over time, filled greedily by several measures (time saved
-   per byte and step, per byte, in all), the best filling kept.
+   capacity at every step. They are filled greedily by several measures (time saved per byte and
+   step, per byte, in all) and, unless everything fits, by a knapsack over time; the best is kept.
 3. A tier that is too small is relieved at its fullest step, by the cheapest way for each byte
    (see ``relief``), until its plan fits.
 4. Where there is room, what is brought in is kept for its next use, or brought in a kernel early.
@@ -14,9 +14,10 @@ Every plan that counts is one of the planner's, so that capacity is kept with fr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from uif_tvm.compiler.memory.knapsack import Item, choose
 from uif_tvm.compiler.memory.layout import Layout, Placed, price
 from uif_tvm.compiler.memory.relief import cheapest
 from uif_tvm.compiler.memory.schedule import tiering
@@ -125,20 +126,13 @@ def _promote(
             if gain > 0:
                 saved[value] = gain
 
-    def steps(value: Value) -> int:
-        start, end = layout.life(value)
-        return end - start
-
-    measures: list[Callable[[Value], float]] = [
-        lambda value: saved[value] / (value.size * steps(value)),
-        lambda value: saved[value] / value.size,
-        lambda value: saved[value],
-    ]
     best: list[Value] = []
-    for measure in measures:
-        chosen = _filled(layout, tier, sorted(saved, key=lambda v: (-measure(v), v.name)))
+    for order in _fillings(layout, tier, saved):
+        chosen = _filled(layout, tier, order)
         if sum(map(saved.__getitem__, chosen)) > sum(map(saved.__getitem__, best)):
             best = chosen
+        if len(best) == len(saved):
+            break
     for value in best:
         base = layout.of(value)[0].tier
         reason = (
@@ -146,6 +140,33 @@ def _promote(
             f"of {value.size} bytes"
         )
         layout.put(value, [Placed(value, tier, *layout.life(value), reason)])
+
+
+def _fillings(
+    layout: Layout, tier: MemoryTier, saved: Mapping[Value, float]
+) -> Iterator[list[Value]]:
+    """Orders in which to fill a tier: by each measure, then what the knapsack takes before all."""
+
+    def density(value: Value) -> float:
+        start, end = layout.life(value)
+        return saved[value] / (value.size * (end - start))
+
+    measures: list[Callable[[Value], float]] = [
+        density,
+        lambda value: saved[value] / value.size,
+        lambda value: saved[value],
+    ]
+    for measure in measures:
+        yield sorted(saved, key=lambda v: (-measure(v), v.name))
+    if saved:
+        order = sorted(saved, key=lambda v: (-density(v), v.name))
+        stays = [Placed(value, tier, *layout.life(value), "") for value in order]
+        items = [Item(saved[stay.value], stay.bytes, stay.start, stay.end) for stay in stays]
+        free = [layout.room(tier, slot, slot + 1) for slot in range(layout.slots)]
+        taken = set(choose(items, free))
+        yield [order[index] for index in sorted(taken)] + [
+            value for index, value in enumerate(order) if index not in taken
+        ]
 
 
 def _filled(layout: Layout, tier: MemoryTier, order: Sequence[Value]) -> list[Value]:
