@@ -63,10 +63,10 @@ def test_a_chain_reaches_its_bound_by_a_heuristic():
 
 def test_a_gap_that_only_the_search_closes():
     items = load(DATA / "input.12.csv")
-    found = plan(items, exact=True)
+    found = plan(items, exact=True, time_limit_s=60)
     check(items, found)
     assert (found.arena_bytes, found.bound_bytes) == (12, 12)
-    hard = plan(instance("K"), capacity=CAPACITY)
+    hard = plan(instance("K"), capacity=CAPACITY, time_limit_s=60)
     assert hard.method.startswith("exact search")
 
 

@@ -2,7 +2,8 @@
 
 1. Every placement heuristic; the best is kept, and usually reaches the lower bound.
 2. If not: the exact search at the bound, a hill climb over orders, the exact search at
-   capacities between the bound and the best arena, and CP-SAT for what time is left.
+   capacities between the bound and the best arena; the searches again with more and more nodes;
+   and CP-SAT for what time is left.
 
 Steps end when an arena is as small as the bound or proved to be the smallest, or at the limits.
 The limits of all but CP-SAT count work, not time, so that results repeat from run to run unless
@@ -12,7 +13,8 @@ the machine is too slow to do that work in time.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from uif_tvm.compiler.memory import cpsat
@@ -22,8 +24,10 @@ from uif_tvm.compiler.memory.scaled import Scaled, scale
 from uif_tvm.compiler.memory.search import Outcome, fit
 from uif_tvm.errors import UsageError
 
-#: Nodes of the exact search for one capacity: 1 or 2 seconds.
-_NODES = 30_000
+#: Nodes of the exact search at the bound in its first round: about a second.
+_NODES = 15_000
+#: How many times as many there are in each further round.
+_GROWTH = 4
 _ALL_NODES = 1 << 40
 _ROUNDS = 400
 #: The exact search keeps tables of buffers x buffers.
@@ -55,10 +59,7 @@ def plan(
     work = _Work(problem, time.monotonic() + time_limit_s, (capacity or 0) // problem.unit)
     work.heuristics()
     if not work.is_done and time_limit_s > 0:
-        work.search(work.goal, _NODES if capacity is None else _ALL_NODES)
-    if not work.is_done and time_limit_s > 0:
-        work.climb()
-        work.bisect()
+        work.explore(0.5 if exact else 0.75)
         if exact:
             work.prove()
         work.cpsat()
@@ -161,12 +162,27 @@ class _Work:
             self._limits["time limit" if late else "node limit"] = None
         return found.outcome
 
-    def bisect(self) -> None:
+    def explore(self, share: float) -> None:
+        """Rounds of searches with more and more nodes, for a share of the time left."""
+        with self._share(share):
+            if self.enough >= self.bound:  # nothing but this capacity matters
+                self.search(self.goal, _ALL_NODES)
+            nodes = _NODES
+            while not self.is_done and time.monotonic() < self.deadline:
+                outcome = self.search(self.goal, nodes)
+                if nodes == _NODES:
+                    self.climb()
+                self.bisect(nodes // _GROWTH)
+                if outcome is Outcome.STOPPED and len(self.problem) > _MOST_BUFFERS:
+                    return
+                nodes *= _GROWTH
+
+    def bisect(self, nodes: int) -> None:
         """Search between the bound and the best, giving up on capacities that take too long."""
         low, high = self.goal + 1, self._height - 1
         while low <= high and not self.is_done and time.monotonic() < self.deadline:
             capacity = (low + high) // 2
-            if self.search(capacity, _NODES // 2) is Outcome.FITS:
+            if self.search(capacity, nodes) is Outcome.FITS:
                 high = self._height - 1
             else:
                 low = capacity + 1
@@ -174,13 +190,20 @@ class _Work:
     def prove(self) -> None:
         """Search below the best until it is optimal or time is out."""
         while not self.is_done and time.monotonic() < self.deadline:
-            # Half the time for CP-SAT, whose proofs differ in kind.
-            now = time.monotonic()
-            whole, self.deadline = self.deadline, now + (self.deadline - now) / 2
-            outcome = self.search(self._height - 1, _ALL_NODES)
-            self.deadline = whole
+            with self._share(0.5):  # the rest is for CP-SAT, whose proofs differ in kind
+                outcome = self.search(self._height - 1, _ALL_NODES)
             if outcome is Outcome.STOPPED:
                 return
+
+    @contextmanager
+    def _share(self, share: float) -> Iterator[None]:
+        """Within, the deadline is earlier: only a share of the time left."""
+        whole, now = self.deadline, time.monotonic()
+        self.deadline = now + (whole - now) * share
+        try:
+            yield
+        finally:
+            self.deadline = whole
 
     def cpsat(self) -> None:
         """CP-SAT for the time left."""
