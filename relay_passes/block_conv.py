@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from uif_tvm.relay_passes.block_layout import Rewriter
 
 Array = np.ndarray[Any, Any]
-#: Shares of peak arithmetic that kernels reach, measured on an AVX-512 core from 1 to 256 channels:
+#: Shares of peak arithmetic that kernels reach, measured on one core from 1 to 256 channels:
 #: in plain layout (compiled loops) over windows, over single pixels or with strides, and in blocks.
 _PLAIN_WINDOW, _PLAIN_OTHER, _BLOCKED = 0.25, 0.07, 0.85
 #: The same of depthwise convolutions, which are bound by memory.

@@ -130,7 +130,7 @@ def climb(
 ) -> list[int] | None:
     """Improve ``order`` under first fit, by moving what makes the peak, or meets it, forward.
 
-    In the spirit of the hill climb of Arm's Vela compiler. Deterministic for given ``rounds``
+    In the spirit of the hill climb of the Vela compiler. Deterministic for given ``rounds``
     unless the ``deadline`` (of ``time.monotonic()``) comes first.
 
     Args:
