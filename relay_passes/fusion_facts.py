@@ -162,7 +162,8 @@ def kernel_facts(mod: tvm.IRModule) -> dict[str, KernelFacts]:
         name = var.name_hint
         pattern = int(annotated[name].attrs["op_pattern"])
         made_opaque = func.attrs and "op_pattern" in func.attrs
-        if pattern == OPAQUE and not made_opaque and _pointwise(func):
+        # Not over open extents: schedules of reshapes and gathers there are not simplified enough.
+        if pattern == OPAQUE and not made_opaque and is_static(func) and _pointwise(func):
             pattern = INJECTIVE
         facts[name] = KernelFacts(name, func, pattern, _family(func))
     return facts
