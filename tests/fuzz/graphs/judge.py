@@ -15,8 +15,8 @@ import numpy as np
 from tests.fuzz.graphs.evaluate import EPS, Array, Refused, simulated
 from tests.fuzz.graphs.generate import Graph, given
 
-#: Noisy runs that the allowance is taken from.
-RUNS = 5
+#: Noisy runs that the allowance is taken from, at first, and before anything is called wrong.
+RUNS, CERTAIN_RUNS = 5, 60
 #: An honest reordering of arithmetic stays below this many times the change seen.
 FACTOR = 10.0
 #: Level 3 may choose algorithms that round more, such as Winograd's.
@@ -38,13 +38,13 @@ class Expected:
     change: Array
 
 
-def expected(graph: Graph, feed: dict[str, Array]) -> list[Expected]:
+def expected(graph: Graph, feed: dict[str, Array], runs: int = RUNS) -> list[Expected]:
     """The outputs by node-wise evaluation, with what noise does to them."""
     maker = graph.maker
     known = given(maker, feed)
     clean = maker.evaluator.graph(maker.nodes, known, maker.dtypes)
     changes: dict[str, Array] = {}
-    for seed in range(RUNS):
+    for seed in range(runs):
         noisy = maker.evaluator.graph(maker.nodes, known, maker.dtypes, seed)
         for value in graph.outputs:
             if value.is_float:
