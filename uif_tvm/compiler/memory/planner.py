@@ -28,6 +28,8 @@ from uif_tvm.errors import UsageError
 _NODES = 15_000
 #: How many times as many there are in each further round.
 _GROWTH = 4
+#: Capacities that one round tries between the bound and the best.
+_POINTS = 8
 _ALL_NODES = 1 << 40
 _ROUNDS = 400
 #: The exact search keeps tables of buffers x buffers.
@@ -172,20 +174,24 @@ class _Work:
                 outcome = self.search(self.goal, nodes)
                 if nodes == _NODES:
                     self.climb()
-                self.bisect(nodes // _GROWTH)
+                self.sweep(nodes // _POINTS)
                 if outcome is Outcome.STOPPED and len(self.problem) > _MOST_BUFFERS:
                     return
                 nodes *= _GROWTH
 
-    def bisect(self, nodes: int) -> None:
-        """Search between the bound and the best, giving up on capacities that take too long."""
+    def sweep(self, nodes: int) -> None:
+        """Search at a few capacities between the bound and the best, the lowest first.
+
+        Luck differs from one capacity to the next, and a higher one need not be easier.
+        """
         low, high = self.goal + 1, self._height - 1
-        while low <= high and not self.is_done and time.monotonic() < self.deadline:
-            capacity = (low + high) // 2
-            if self.search(capacity, nodes) is Outcome.FITS:
-                high = self._height - 1
-            else:
-                low = capacity + 1
+        points = min(_POINTS, high - low + 1)
+        for point in range(points):
+            capacity = low + (high - low) * point // max(1, points - 1)
+            if self.is_done or time.monotonic() > self.deadline:
+                return
+            if self.search(max(capacity, self.bound), nodes) is Outcome.FITS:
+                return
 
     def prove(self) -> None:
         """Search below the best until it is optimal or time is out."""
