@@ -24,7 +24,7 @@ _ROOTS = {"relax.sqrt": 0.5, "relax.rsqrt": -0.5, "relax.square": 2.0}
 _TOTAL = ("relax.add", "relax.subtract", "relax.negative", "relax.multiply", "relax.divide")
 _DEEPEST = 12
 #: Relative distance at which a constant still is the formula's: what its type rounds away.
-_CLOSE = {"float64": 1e-6, "float32": 1e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+_CLOSE = {"float64": 1e-12, "float32": 1e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 
 
 @dataclass

@@ -259,6 +259,18 @@ def test_other_scale_of_erf():
     assert unchanged(body) == ["erf of 0.75 x, where gelu has 0.7071068 x"]
 
 
+def test_a_constant_of_float32_is_not_the_formulas_in_float64():
+    rows = [("x", (2, 24), "float64")]
+    root = float(np.float32(math.sqrt(2)))  # off by 2e-8, which results of float64 show
+
+    def body(x):
+        curve = op.add(op.erf(op.divide(x, const(root, "float64"))), const(1.0, "float64"))
+        return op.multiply(op.multiply(x, const(0.5, "float64")), curve)
+
+    (reason,) = unchanged(body, rows)
+    assert reason.startswith("erf of 0.7071068 x")
+
+
 def test_other_cubic():
     def body(x):
         cube = op.multiply(op.power(x, const(3.0)), const(0.05))
