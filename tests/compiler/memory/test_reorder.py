@@ -167,3 +167,14 @@ def test_random_graphs_improve_on_average():
         assert valid(program, found.order)
         before, after = before + found.peak_before, after + found.peak
     assert after < 0.9 * before
+
+
+def test_a_tie_elsewhere_changes_nothing():
+    """Two blocks with one peak; only the first could be lowered, which would not help."""
+    low = [Step((0,), (1,)), Step((0,), (2,)), Step((2,), (3,)), Step((1, 3), (4,))]
+    stuck = [Step((4,), (5,)), Step((4,), (6,)), Step((5, 6), (7,))]
+    sizes = (10, 40, 60, 5, 10, 50, 50, 10)
+    program = Program((*low, *stuck), sizes, frozenset({7}))
+    found = reorder(program)
+    assert (found.peak_before, found.peak) == (110, 110)
+    assert found.order == tuple(range(7))

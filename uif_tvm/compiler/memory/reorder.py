@@ -8,11 +8,12 @@ Irregularly Wired Neural Networks for Edge Devices", MLSys 2020).
 
 1. Steps that depend on all before and are needed by all after stay where they are; what lies
    between two of them is a *segment* of its own. A chain has no segments and costs linear time.
-2. The segment with the highest peak is searched: by best-first search over sets of steps, which is
-   exact, within a number of sets; beyond it by a beam. A step that needs no more than the peak so
-   far, and leaves no more behind than it found, is taken at once: it only becomes cheaper than
-   later (its inputs may be freed by more of their readers), and nothing after it does worse.
-3. Until no segment's peak is above what one step needs alone, or the highest cannot be lowered.
+2. The segments are searched, the highest peak first: by best-first search over sets of steps,
+   which is exact, within a number of sets; beyond it by a beam. A step that needs no more than the
+   peak so far, and leaves no more behind than it found, is taken at once: to take it later can
+   free more of its inputs, but nothing before it would need less, nor anything after it.
+3. Until the next segment's peak is not above what one step needs alone, what is needed outside of
+   segments, or what another segment could not be lowered below.
 """
 
 from __future__ import annotations
@@ -80,6 +81,44 @@ class Reordering:
 
 def needs(program: Program, order: Sequence[int]) -> list[int]:
     """Bytes alive while each step of ``order`` runs, its workspace included."""
+    return [need for need, _ in _profile(program, order)]
+
+
+def reorder(program: Program, *, effort: int = EFFORT) -> Reordering:
+    """An order of ``program``'s steps with the lowest peak found; its own if that is as low.
+
+    Args:
+        effort: limit of the search in one segment, see ``EFFORT``.
+    """
+    order = list(range(len(program.steps)))
+    profile = _profile(program, order)
+    peaks = [need for need, _ in profile]
+    bound = max((_alone(program, step) for step in program.steps), default=0)
+    depends = _dependences(program)
+    segments = _segments(depends)
+    inside = {index for first, end in segments for index in range(first, end)}
+    # What cannot be changed; then also what the segments so far could not be lowered below.
+    peak = max((need for index, need in enumerate(peaks) if index not in inside), default=0)
+    peak, is_optimal = max(peak, bound), True
+    last_read = _last_read(program)
+    for highest, first, end in sorted(((max(peaks[a:b]), a, b) for a, b in segments), reverse=True):
+        if highest <= peak:
+            break
+        search = _Segment(program, depends, range(first, end), last_read, profile[first][1])
+        found = search.best(highest, effort)
+        lowered = highest if found is None else found[0]
+        if lowered > peak:
+            peak, is_optimal = lowered, search.is_exact
+        if found is not None:
+            order[first:end] = found[1]
+    before = max(peaks, default=0)
+    if peak >= before:
+        order = list(range(len(program.steps)))
+    return Reordering(tuple(order), before, peak, bound, is_optimal)
+
+
+def _profile(program: Program, order: Sequence[int]) -> list[tuple[int, int]]:
+    """For each step of ``order``, the bytes alive while it runs and just before it."""
     readers = [0] * len(program.sizes)
     for step in program.steps:
         for value in set(step.reads):
@@ -93,8 +132,9 @@ def needs(program: Program, order: Sequence[int]) -> list[int]:
     found = []
     for index in order:
         step = program.steps[index]
+        before = alive
         alive += sum(program.sizes[value] for value in step.writes)
-        found.append(alive + step.workspace)
+        found.append((alive + step.workspace, before))
         for value in set(step.reads):
             readers[value] -= 1
         gone = {v for v in (*step.reads, *step.writes) if not readers[v] and v not in program.kept}
@@ -102,37 +142,15 @@ def needs(program: Program, order: Sequence[int]) -> list[int]:
     return found
 
 
-def reorder(program: Program, *, effort: int = EFFORT) -> Reordering:
-    """An order of ``program``'s steps with the lowest peak found; its own if that is as low.
-
-    Args:
-        effort: limit of the search in one segment, see ``EFFORT``.
-    """
-    order = list(range(len(program.steps)))
-    before = needs(program, order)
-    peak_before = max(before, default=0)
-    bound = max((_alone(program, step) for step in program.steps), default=0)
-    depends = _dependences(program)
-    peaks = before
-    tried: dict[tuple[int, int], bool] = {}
-    while max(peaks, default=0) > bound:
-        at = peaks.index(max(peaks))
-        segment = next(((a, b) for a, b in _segments(depends) if a <= at < b), None)
-        if segment is None or segment in tried:
-            break
-        first, end = segment
-        search = _Segment(program, depends, order[:first], order[first:end])
-        found = search.best(max(peaks[first:end]), effort)
-        tried[segment] = search.is_exact
-        if found is None:
-            break
-        order[first:end] = found
-        peaks = needs(program, order)
-    peak = max(peaks, default=0)
-    fullest = peaks.index(peak) if peaks else 0
-    exact = [tried.get((a, b), False) for a, b in _segments(depends) if a <= fullest < b]
-    is_optimal = peak == bound or (all(exact) if exact else True)
-    return Reordering(tuple(order), peak_before, peak, bound, is_optimal)
+def _last_read(program: Program) -> list[int]:
+    """For each value the last step that reads it; after all of them if it is kept."""
+    last = [-1] * len(program.sizes)
+    for index, step in enumerate(program.steps):
+        for value in step.reads:
+            last[value] = index
+    for value in program.kept:
+        last[value] = len(program.steps)
+    return last
 
 
 def _alone(program: Program, step: Step) -> int:
@@ -208,55 +226,40 @@ class _Segment:
         self,
         program: Program,
         depends: Sequence[set[int]],
-        before: Sequence[int],
-        steps: Sequence[int],
+        steps: range,
+        last_read: Sequence[int],
+        alive: int,
     ) -> None:
         self.is_exact = False
         self._steps = steps
-        place = {step: index for index, step in enumerate(steps)}
+        self._alive = alive
         self._needs = [
-            sum(1 << place[item] for item in depends[step] if item in place) for step in steps
+            sum(1 << (item - steps.start) for item in depends[step] if item >= steps.start)
+            for step in steps
         ]
         self._workspace = [program.steps[step].workspace for step in steps]
         self._reads: list[list[_Item]] = []
         self._writes: list[list[_Item]] = []
-        self._alive = 0
-        self._link(program, before)
-
-    def _link(self, program: Program, before: Sequence[int]) -> None:
         items: dict[int, _Item] = {}
-        inside = set(self._steps)
-        done = inside | set(before)
-        later = {
-            value
-            for index, step in enumerate(program.steps)
-            if index not in done
-            for value in step.reads
-        }
-        for index, step in enumerate(self._steps):
-            reads, writes = program.steps[step].reads, program.steps[step].writes
-            for value in {*reads, *writes}:
-                item = items.setdefault(value, _Item(program.sizes[value]))
-                item.stays = value in later or value in program.kept
-            for value in set(reads):
+        for index, step in enumerate(steps):
+            reads, writes = set(program.steps[step].reads), program.steps[step].writes
+            for value in (*reads, *writes):
+                stays = last_read[value] >= steps.stop
+                items.setdefault(value, _Item(program.sizes[value], 0, stays))
+            for value in reads:
                 items[value].readers |= 1 << index
-            self._reads.append([items[value] for value in sorted(set(reads))])
+            self._reads.append([items[value] for value in sorted(reads)])
             self._writes.append([items[value] for value in writes])
-        made = {value for step in program.steps for value in step.writes}
-        sources = {v for v in range(len(program.sizes)) if v not in made}
-        written = {value for step in before for value in program.steps[step].writes}
-        needed = later | program.kept | {v for s in self._steps for v in program.steps[s].reads}
-        self._alive = sum(program.sizes[v] for v in (sources | written) & needed)
 
-    def best(self, limit: int, effort: int) -> list[int] | None:
-        """The steps in an order with a peak below ``limit``, or ``None``."""
+    def best(self, limit: int, effort: int) -> tuple[int, list[int]] | None:
+        """A peak below ``limit``, and the steps in an order that has it; or ``None``."""
         start = _State(0, len(self._steps), self._alive, 0, (-1, None))
         count = len(self._steps)
         found, self.is_exact = self._exact(start, limit, max(1, effort // count))
         if not self.is_exact:
             width = max(1, min(_BEAM, effort // count**2))
             found = self._beam(start, limit, width)
-        return None if found is None else self._order(found)
+        return None if found is None else (found.peak, self._order(found))
 
     def _exact(self, start: _State, limit: int, states: int) -> tuple[_State | None, bool]:
         """Best-first: the first complete order has the lowest peak. False: too many states."""
