@@ -180,6 +180,57 @@ def test_a_view_keeps_its_tensor_alive():
     assert order.index("c") < order.index("b") or order.index("d") < order.index("a")
 
 
+def test_fields_of_a_tuple_are_tensors_of_their_own():
+    """The wide field of a is done with after c, though its narrow one is read at the end."""
+
+    @I.ir_module(s_tir=True)
+    class Fields:
+        @T.prim_func(private=True, s_tir=True)
+        def both(
+            x: T.Buffer((4,), "float32"),
+            wide: T.Buffer((4, 64), "float32"),
+            narrow: T.Buffer((4,), "float32"),
+        ):
+            for i, j in T.grid(4, 64):
+                with T.sblock("wide"):
+                    v, w = T.axis.remap("SS", [i, j])
+                    wide[v, w] = x[v]
+            for i in range(4):
+                with T.sblock("narrow"):
+                    v = T.axis.spatial(4, i)
+                    narrow[v] = x[v]
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    both = builder.add_func(Fields["both"], "both")
+    first = builder.add_func(Before["first"], "first")
+    add = builder.add_func(Before["add"], "add")
+    wide, narrow = R.Tensor((4, 64), "float32"), R.Tensor((4,), "float32")
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            a = builder.emit(relax.call_tir(both, [x], out_ty=[wide, narrow]), "a")
+            b = builder.emit(relax.call_tir(both, [x], out_ty=[wide, narrow]), "b")
+            c = builder.emit(relax.call_tir(first, [a[0]], out_ty=narrow), "c")
+            d = builder.emit(relax.call_tir(first, [b[0]], out_ty=narrow), "d")
+            e = builder.emit(relax.call_tir(add, [a[1], b[1]], out_ty=narrow), "e")
+            f = builder.emit(relax.call_tir(add, [c, d], out_ty=narrow), "f")
+            out = builder.emit_output(relax.call_tir(add, [e, f], out_ty=narrow), "y")
+        builder.emit_func_output(out)
+    mod, (decision,) = applied(builder.get())
+    assert names(mod).index("c") < names(mod).index("b")
+    # One wide field at a time: with its narrow one, the other branch's two, and d.
+    assert "to 1088 bytes, the lowest of all orders" in decision.reason
+
+
+def test_nothing_moves_across_a_function_that_is_no_kernel():
+    host = _around(
+        lambda x: relax.op.call_pure_packed("uif.host.op", x, ty_args=R.Tensor((4,), "float32"))
+    )
+    mod, (decision,) = applied(host)
+    assert names(mod) == names(host)
+    assert not decision.fired
+
+
 def test_open_sizes_are_declined():
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((tirx.Var("n", "int64"),), "float32"))
