@@ -227,7 +227,7 @@ class Grouping:
             return f"{table.source}, which it gathers from, is computed for the read elements " \
                    "alone when the two are one kernel", None  # fmt: skip
         for reader in readers:
-            reason = reader.alone or _no_reader(reader, output, home)
+            reason = reader.alone or _read_apart(reader, output) or _no_reader(reader, output, home)
             if reason:
                 return reason, None
         repeats = fusion_gain.repeats_of(output, readers)
@@ -282,6 +282,18 @@ def _no_row_stage(node: Node, rows: tuple[int | None, ...]) -> str:
     own = fusion_gain.rows_of(node) if node.facts.family == ROW else node.shape[: len(rows)]
     if own != rows or len(node.shape) > len(rows) + 1:
         return f"{node.facts.name} walks {list(node.shape)}, not rows of {list(rows)}"
+    return ""
+
+
+def _read_apart(reader: Node, producer: Node) -> str:
+    """Why a result may not be computed where it is read: as two operands, at different points.
+
+    Joining kernels makes the operands one buffer, of which TVM then records only what the first
+    operand reads; a schedule that computes what is recorded leaves the rest unwritten.
+    """
+    readings = reader.readings(producer)
+    if len(readings) > 1 and not all(reading.same_point for reading in readings):
+        return f"{reader.facts.name} reads it as {len(readings)} operands, at different points"
     return ""
 
 

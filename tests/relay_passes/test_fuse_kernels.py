@@ -153,6 +153,20 @@ def test_values_do_not_depend_on_fusion(tmp_path):
     assert together.get_stats()["op_count"] < apart.get_stats()["op_count"]
 
 
+def test_a_result_read_as_two_operands_at_different_points_is_written(tmp_path):
+    def body(x):
+        twice = relax.op.add(x, x)
+        return [relax.op.nn.softmax(relax.op.concat([twice, twice], 1))]
+
+    model = imported([("x", (1, 3, 8), "float32")], body)
+    x = weights(1, 3, 8, seed=5)
+    alone = engine(tmp_path, model, level=0).run(x)[0]
+    np.testing.assert_allclose(engine(tmp_path, model).run(x)[0], alone, rtol=1e-5, atol=1e-6)
+    _, report = fuse(legalize.PASS.apply(model.mod, context()))
+    reasons = [found.reason for found in report.decisions if not found.fired]
+    assert "concatenate reads it as 2 operands, at different points" in reasons
+
+
 def test_report_names_the_sources_of_each_kernel_at_every_call():
     def body(x):
         emit = relax.BlockBuilder.current().emit
