@@ -175,3 +175,27 @@ def test_offsets_of_inner_quotients_count():
     assert tir_pipeline.offset(i * n - 3, {i}) == -3
     assert tir_pipeline.offset((i + 1) * n, {i}) is None
     assert tir_pipeline.offset(i + n * 4, {i}) is None
+
+
+def test_truth_values_in_buffers_of_their_own_are_vectorised():
+    """Stored by vectors in one loop and read by vectors in the next."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def func(
+        x: T.Buffer((3, 16), "int64"), y: T.Buffer((16,), "bool"), out: T.Buffer((3, 16), "bool")
+    ):
+        seen = T.alloc_buffer((16,), "bool")
+        for j in T.vectorized(16):
+            with T.sblock("seen"):
+                v = T.axis.spatial(16, j)
+                seen[v] = x[1, v] != T.int64(0)
+        for i in range(3):
+            for j in T.vectorized(16):
+                with T.sblock("out"):
+                    w, v = T.axis.remap("SS", [i, j])
+                    out[w, v] = seen[v] and (y[v] or x[w, v] > T.int64(0))
+
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(-1, 2, (3, 16)), rng.integers(0, 2, 16).astype(bool)
+    want = (x[1] != 0) & (y | (x > 0))
+    np.testing.assert_array_equal(run(func, [x, y], (3, 16), "bool"), want)

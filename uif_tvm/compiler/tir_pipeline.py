@@ -60,11 +60,12 @@ def _lower() -> Any:
             block.LowerInitBlock(),
             block.PlanAndUpdateBufferAllocationLocation(),
             block.ConvertBlocksToOpaque(),
-            block.CompactBufferAllocation(),
+            compact(),
             block.LowerMatchBuffer(),
             block.StmtSimplify(),
             block.AnnotateIrregularLoop(),
             block.LowerOpaqueBlock(),
+            store_truths(),
             guard_shifts(),
             plain.FlattenBuffer(),
             release_shifts(),
@@ -88,6 +89,77 @@ def _lower() -> Any:
             plain.BF16StorageLegalize(),
         ]
     )
+
+
+def compact() -> Any:
+    """The pass: buffers as large as what is used of them, where that can be told.
+
+    TVM's own leaves loop variables in the extents of a buffer outside of these loops, where an
+    index is divided by an open size. Such a kernel keeps its buffers as they were.
+    """
+    import tvm
+    import tvm_ffi
+    from tvm import s_tir, tirx
+
+    inner = s_tir.transform.CompactBufferAllocation()
+
+    def run(func: Any) -> Any:
+        small = inner(tvm.IRModule({"main": func}))["main"]
+        loops: set[Any] = set()
+        extents: list[Any] = []
+
+        def allocated(block: Any) -> None:
+            extents.extend(extent for buffer in block.alloc_buffers for extent in buffer.shape)
+
+        tvm_ffi.structural_walk(
+            small.body,
+            [(tirx.For, lambda loop: loops.add(loop.loop_var)), (s_tir.SBlock, allocated)],
+        )
+        used = {var for extent in extents for var in tirx.analysis.undefined_vars(extent)}
+        return func if used & loops else small
+
+    return _pass("uif.Compact", run)
+
+
+def store_truths() -> Any:
+    """The pass: ``b = alloc(bool); b[i] = v; f(b[j])  ->  b = alloc(int8); ...; f(b[j] != 0)``.
+
+    TVM's rewriting of allocations to vectors of their accesses takes truth values for bytes, and
+    code generation then combines the two.
+    """
+    import tvm_ffi
+    from tvm import ir, tirx
+
+    def run(func: Any) -> Any:
+        found: dict[Any, Any] = {}
+
+        def note(alloc: Any) -> None:
+            old = alloc.buffer
+            if str(old.dtype) == "bool":
+                found[old] = tirx.decl_buffer(old.shape, "int8", old.name, scope=old.scope())
+
+        def load(node: Any) -> Any:
+            if node.source not in found:
+                return node
+            value = tirx.BufferLoad(found[node.source], node.indices)
+            return tirx.NE(value, tirx.const(0, "int8"))
+
+        def store(node: Any) -> Any:
+            if node.buffer not in found:
+                return node
+            return tirx.BufferStore(found[node.buffer], node.value.astype("int8"), node.indices)
+
+        def alloc(node: Any) -> Any:
+            buffer = found.get(node.buffer)
+            return node if buffer is None else tirx.AllocBuffer(buffer, dict(node.annotations))
+
+        tvm_ffi.structural_walk(func.body, [(tirx.AllocBuffer, note)])
+        if not found:
+            return func
+        rewrites = [(ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.AllocBuffer, alloc)]
+        return func.with_body(tvm_ffi.structural_map(func.body, rewrites))
+
+    return _pass("uif.StoreTruths", run)
 
 
 def guard_shifts() -> Any:
