@@ -148,6 +148,31 @@ def test_kernel_made_after_a_crash_is_noted_and_not_cached(tmp_path):
     assert cached
 
 
+@pytest.mark.parametrize("fault", ["LLVM module verification failed: ...", "out of luck"])
+def test_code_that_llvm_makes_invalid_is_made_at_its_level_1(fault, tmp_path, monkeypatch):
+    targets, build = [], tirx.build
+
+    def at_level_1_only(mod, target, pipeline):
+        targets.append(target)
+        if target.attrs.get("opt-level") != 1:
+            raise RuntimeError(fault)
+        return build(mod, target=target, pipeline=pipeline)
+
+    monkeypatch.setattr(tirx, "build", at_level_1_only)
+    if "LLVM" not in fault:
+        with pytest.raises(CompileError, match="out of luck"):
+            compile_one(KernelCache(tmp_path))
+        assert len(targets) == 1
+        return
+    (made, _), compiler = compile_one(KernelCache(tmp_path))
+    assert len(targets) == 2
+    assert "compiled at LLVM's level 1" in made.detail
+    assert compiler.crashed == []
+    (again, cached), _ = compile_one(KernelCache(tmp_path))
+    assert cached
+    assert again.detail == made.detail
+
+
 def test_one_failure_stops_the_rest():
     started = threading.Event()
 

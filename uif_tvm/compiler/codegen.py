@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from uif_tvm.target.spec import TargetSpec
 
 _READABLE = 48
+#: What LLVM says of its own result: its vectoriser of straight code sometimes makes invalid code
+#: of short sums in bfloat16. Without that step, at level 1, the same kernel compiles.
+_INVALID = "LLVM module verification failed"
+_AT_LEVEL_1 = "; compiled at LLVM's level 1, whose default made invalid code of it"
 
 
 def kernel_key(func: tirx.PrimFunc, target: TargetSpec) -> str:
@@ -86,6 +90,7 @@ class KernelCompiler:
         self._cache = cache
         #: Faults of schedule rules that a later rule made good, one sentence each.
         self.crashed: list[str] = []
+        self._plain: set[str] = set()
 
     def compile_all(
         self,
@@ -125,7 +130,7 @@ class KernelCompiler:
             symbol=symbol,
             rule=choice.rule.name,
             kind=choice.rule.kind,
-            detail=choice.scheduled.detail,
+            detail=choice.scheduled.detail + (_AT_LEVEL_1 if symbol in self._plain else ""),
             declined=choice.declined + choice.crashed,
             flops=flops,
             workspace=lifted.workspace,
@@ -139,7 +144,16 @@ class KernelCompiler:
         """Relocatable object with ``func`` under ``symbol``; ``lifted`` tells what it takes."""
         lifted.workspace = lifted.left = 0  # an earlier attempt may have left its own
         module = tvm.IRModule({symbol: func.with_attr("global_symbol", symbol)})
-        library = tirx.build(module, target=self._target, pipeline=tir_pipeline.register())
+        pipeline = tir_pipeline.register()
+        try:
+            library = tirx.build(module, target=self._target, pipeline=pipeline)
+        except Exception as error:
+            if _INVALID not in str(error) or "opt-level" in self._spec.tvm_target:
+                raise
+            plain = tvm.target.Target({**dict(self._spec.tvm_target), "opt-level": 1})
+            lifted.workspace = lifted.left = 0
+            library = tirx.build(module, target=plain, pipeline=pipeline)
+            self._plain.add(symbol)
         with temporary_folder() as folder:
             path = folder / "kernel.o"
             library.write_to_file(str(path))
