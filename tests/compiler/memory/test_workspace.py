@@ -137,3 +137,15 @@ def test_sizes_known_in_a_run_only_are_left_and_counted():
     assert (found.workspace, found.left) == (0, 1)
     a = np.arange(10, dtype=np.float32)
     np.testing.assert_array_equal(call(function, found, a)[0], a + a[::-1])
+
+
+def test_workspace_comes_last_of_the_buffers_also_where_sizes_stand_between_them():
+    scale = tirx.Var("scale", "int64")
+    source = Transposed["f"]
+    a, out = source.params
+    mixed = tirx.PrimFunc([a, scale, out], source.body, source.ret_type, source.attrs)
+    function, found, _ = built(tvm.IRModule({"f": mixed}), 2)
+    x = np.random.default_rng(0).standard_normal((SIDE, SIDE)).astype(np.float32)
+    y = tvm.runtime.tensor(np.zeros_like(x))
+    function(tvm.runtime.tensor(x), 5, y, tvm.runtime.tensor(np.zeros(found.workspace, np.uint8)))
+    np.testing.assert_array_equal(y.numpy(), x.T * 2 + 1)

@@ -132,8 +132,10 @@ class _Lift:
         if not total:
             return func.with_body(body)
         self._found.workspace = total
-        count = sum(isinstance(each.ty, tirx.buffer.BufferType) for each in func.params)
-        params = [*func.params[:count], param, *func.params[count:]]
+        # Sizes may stand between the buffers too, where fusion or a caller passes them by value.
+        buffers = [isinstance(each.ty, tirx.buffer.BufferType) for each in func.params]
+        after = max((i + 1 for i, is_buffer in enumerate(buffers) if is_buffer), default=0)
+        params = [*func.params[:after], param, *func.params[after:]]
         return tirx.PrimFunc(params, body, func.ret_type, func.attrs)
 
     def _place(self, allocs: list[Any], start: int, part: Any) -> int:
