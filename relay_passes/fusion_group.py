@@ -29,6 +29,8 @@ from uif_tvm.compiler.gain import Gain
 if TYPE_CHECKING:
     from uif_tvm.target.spec import TargetSpec
 
+#: Readers named in a reason.
+SHOWN = 2
 #: Kernels of one group; code generators take long over longer chains.
 MAX_MEMBERS = 256
 #: Operands of one kernel.
@@ -209,7 +211,9 @@ class Grouping:
         if output.outside:
             return _written_anyway(output.outside), None
         if len(homes) > 1:
-            who = ", ".join(dict.fromkeys(home.output.source for home in homes))
+            readers = list(dict.fromkeys(home.output.source for home in homes))
+            more = f" and {len(readers) - SHOWN} more" if len(readers) > SHOWN else ""
+            who = ", ".join(readers[:SHOWN]) + more
             return f"{len(homes)} kernels read its result, so it is written anyway: {who}", None
         (home,) = homes
         if len(group.members) + len(home.members) > MAX_MEMBERS:

@@ -106,7 +106,7 @@ class _Hoist(PyExprMutator):  # type: ignore[misc]
             return value
         call = self._producer(value, shape)
         if call is None or (op_name(call) != "relax.reshape" and self._shared(value)):
-            return self._emit(relax.op.reshape(value, shape))
+            return self._emit(relax.op.reshape(value, shape), value)
         name = op_name(call)
         args = list(call.args)
         if name == "relax.reshape":
@@ -119,14 +119,15 @@ class _Hoist(PyExprMutator):  # type: ignore[misc]
             args[side or 0] = self._push(args[side or 0], shape)
         else:
             args[0] = self._push(args[0], shape)
-        return self._emit(Call(call.op, args, call.attrs, call.ty_args))
+        return self._emit(Call(call.op, args, call.attrs, call.ty_args), value)
 
     def _shared(self, value: Any) -> bool:
         # Values made by this pass are new variables without a count: they have one use.
         return self.uses.get(value, 1) > 1
 
-    def _emit(self, expr: Any) -> Any:
-        return self.builder_.emit(self.builder_.normalize(expr))
+    def _emit(self, expr: Any, like: Any) -> Any:
+        """``expr`` bound to a variable with the name of what it takes the place of."""
+        return self.builder_.emit(self.builder_.normalize(expr), getattr(like, "name", None))
 
 
 def use_counts(func: relax.Function) -> Counter[Any]:

@@ -99,7 +99,7 @@ class _Pack(PyExprMutator):  # type: ignore[misc]
             f"[{depth}, {width}] packed in panels of {plan.n_block}, row tile {plan.m_block}",
         )
         if flat:
-            x = self.builder_.emit(relax.op.reshape(x, (-1, depth)))
+            x = self.builder_.emit(relax.op.reshape(x, (-1, depth)), self._subject)
         result = self.builder_.call_te(
             lambda a, w: packed_matmul(a, w, width, plan.m_block),
             x,
@@ -109,7 +109,9 @@ class _Pack(PyExprMutator):  # type: ignore[misc]
         )
         if not flat:
             return result
-        return relax.op.reshape(self.builder_.emit(result), relax.ShapeExpr([*left[:-1], width]))
+        return relax.op.reshape(
+            self.builder_.emit(result, self._subject), relax.ShapeExpr([*left[:-1], width])
+        )
 
     def _batched_call(
         self, x: Any, y: Any, left: list[Any], right: list[Any], dtype: str
