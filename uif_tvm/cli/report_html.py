@@ -28,6 +28,8 @@ svg .gone text { fill: #888; } svg .into { fill: #f4f4f4; }
 svg .node.from rect { fill: #ffd9a0; } svg .node.here rect { fill: #f0a040; }
 .scroll { max-height: 700px; overflow: auto; border: 1px solid #ccc; margin: 1em 0; }
 .scroll table { margin: 0 8px; }
+.scroll td { overflow-wrap: anywhere; max-width: 440px; }
+.scroll td:first-child { white-space: nowrap; }
 .scroll svg { max-width: none; }
 .key span { display: inline-block; width: 12px; height: 12px; margin: 0 4px 0 14px; }
 input { font: inherit; padding: 2px 6px; width: 24em; }
