@@ -11,10 +11,12 @@ from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 from uif_tvm.relay_passes import fold_affine
-from uif_tvm.relay_passes.fold_affine import per_channel
+from uif_tvm.relay_passes.affine_ops import per_channel
 
 from tests.models import compiled, constant, context, engine, imported, module, weights
-from uif_tvm.relax_util import calls, op_name
+from uif_tvm.ops.build import numpy_dtype
+from uif_tvm.relax_util import calls, constant_array, op_name
+from uif_tvm.standard_ops import call as standard_call
 
 X = [("x", (1, 3, 8, 8), "float32")]
 W = weights(4, 3, 3, 3)
@@ -203,3 +205,140 @@ def test_per_channel_agrees_with_broadcasting(shape, ndim):
 def test_report_of_a_whole_export_names_the_pass():
     report = compiled(imported(X, lambda x: [norm(conv(x))]), level=2).report
     assert "fold-affine" in report["passes"]
+
+
+def product(kind, groups=1):
+    """(shape of the data, the product over a variable, output channels, input channels)."""
+    if kind == "matmul":
+        return (2, 5, 6), lambda x: relax.op.matmul(x, constant(weights(6, 4))), 4, 6
+    if kind == "permuted":
+        matrix = constant(weights(4, 6))
+        return (2, 5, 6), lambda x: relax.op.matmul(x, relax.op.permute_dims(matrix)), 4, 6
+    rank = int(kind[0])
+    shape = (1, 6, *(5,) * rank)
+    taps = (2,) * rank
+    if "transpose" in kind:
+        weight = constant(weights(6, 4 // groups, *taps))
+        name = f"conv{rank}d_transpose"
+        return shape, lambda x: standard_call(name, x, weight, groups=groups, strides=2), 4, 6
+    outputs = 12 if groups == 6 else 4
+    weight = constant(weights(outputs, 6 // groups, *taps))
+    convolve = getattr(relax.op.nn, f"conv{rank}d")
+    return shape, lambda x: convolve(x, weight, groups=groups), outputs, 6
+
+
+PRODUCTS = [
+    ("matmul", 1),
+    ("permuted", 1),
+    ("1d", 1),
+    ("2d", 2),
+    ("2d", 6),
+    ("3d", 1),
+    ("1d transpose", 1),
+    ("2d transpose", 2),
+    ("3d transpose", 2),
+]
+
+
+@pytest.mark.parametrize(("kind", "groups"), PRODUCTS)
+def test_every_product_takes_a_scale_per_output(tmp_path, kind, groups):
+    shape, body, outputs, _ = product(kind, groups)
+    rank = len(shape)
+    spread = (outputs,) if "m" in kind else (outputs, *(1,) * (rank - 2))
+    scale, bias = constant(weights(*spread, seed=1)), constant(weights(*spread, seed=2))
+    steps = (
+        body,
+        lambda y: relax.op.add(y, bias),
+        lambda y: relax.op.divide(y, scale),
+        lambda y: relax.op.subtract(y, bias),
+    )
+    mod, report = fold(module([("x", shape, "float32")], emitted(*steps)))
+    assert not {"relax.divide", "relax.subtract", "relax.multiply"} & set(ops(mod))
+    assert ops(mod).count("relax.add") == 1
+    assert [decision.fired for decision in report.decisions] == [True, True]
+    model = imported([("x", shape, "float32")], emitted(*steps))
+    x = weights(*shape, seed=9)
+    plain = engine(tmp_path, model, level=0).run(x)[0]
+    np.testing.assert_allclose(engine(tmp_path, model).run(x)[0], plain, rtol=1e-4, atol=1e-4)
+
+
+def test_gain_is_one_operation_per_result():
+    _, report = fold(scaled(np.full((4, 1, 1), 2, np.float32)))
+    [decision] = report.decisions
+    assert (decision.flops_saved, decision.bytes_saved, decision.launches_saved) == (4 * 36, 0, 0)
+
+
+def reasons(mod):
+    after, report = fold(mod)
+    assert ops(after) == ops(mod)
+    return [decision.reason for decision in report.decisions if not decision.fired]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (np.inf, "the constant holds inf"),
+        (3e38, "overflows float32"),
+        (1e-38, "the weight underflows float32"),
+    ],
+)
+def test_values_that_would_be_lost_stay(value, reason):
+    [given] = reasons(scaled(np.full((4, 1, 1), value, np.float32)))
+    assert reason in given
+
+
+def test_division_by_zero_stays():
+    zero = constant(np.zeros((4, 1, 1), np.float32))
+    [given] = reasons(module(X, emitted(conv, lambda y: relax.op.divide(y, zero))))
+    assert given == "the constant holds inf"
+
+
+def test_shifts_that_round_stay():
+    magic = constant(np.float32(12582912))
+    steps = (conv, lambda y: relax.op.add(y, magic), lambda y: relax.op.subtract(y, magic))
+    [given] = reasons(module(X, emitted(*steps)))
+    assert "cancel out" in given
+
+
+def test_two_readers_of_the_result_are_named_as_the_reason():
+    def body(x):
+        y = relax.BlockBuilder.current().emit(conv(x))
+        return [relax.op.multiply(y, constant(np.float32(2))), relax.op.exp(y)]
+
+    [given] = reasons(module(X, body))
+    assert "read elsewhere" in given
+
+
+def test_weight_of_two_products_is_not_copied_for_a_scale():
+    shared = constant(weights(64, 3, 3, 3))
+
+    def body(x):
+        builder = relax.BlockBuilder.current()
+        first = builder.emit(relax.op.nn.conv2d(x, shared, strides=8))
+        again = builder.emit(relax.op.nn.conv2d(relax.op.exp(x), shared))
+        return [relax.op.multiply(first, constant(np.float32(2))), again]
+
+    [given] = reasons(module(X, body))
+    assert f"a copy takes {64 * 27 * 4} bytes" in given
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_types_round_once(dtype):
+    kind = numpy_dtype(dtype)
+    weight, factor = (weights(*s, seed=len(s)).astype(kind) for s in [(4, 3, 1, 1), (4, 1, 1)])
+    steps = (
+        lambda x: relax.op.nn.conv2d(x, constant(weight)),
+        lambda y: relax.op.multiply(y, constant(factor)),
+    )
+    mod, report = fold(module([("x", (1, 3, 4, 4), dtype)], emitted(*steps)))
+    assert [decision.fired for decision in report.decisions] == [True]
+    [call] = [call for _, call in calls(mod)]
+    want = (weight.astype(np.float64) * factor.astype(np.float64)[..., None]).astype(kind)
+    np.testing.assert_array_equal(constant_array(call.args[1]), want)
+
+
+def test_batch_norm_without_a_product_before_it(tmp_path):
+    model = imported(X, lambda x: [relax.op.nn.relu(norm(relax.op.exp(x), 3))])
+    x = weights(1, 3, 8, 8, seed=9)
+    plain = engine(tmp_path, model, level=0).run(x)[0]
+    np.testing.assert_allclose(engine(tmp_path, model).run(x)[0], plain, rtol=1e-5, atol=1e-5)
