@@ -54,6 +54,7 @@ class Found:
         attrs: attributes of the operator.
         finish: what follows the operator: ``finish(emit, value) -> value``.
         note: said in the report beside the formula's name.
+        before: bindings that compute operands.
     """
 
     root: Any
@@ -63,6 +64,7 @@ class Found:
     attrs: Mapping[str, Any] = field(default_factory=dict)
     finish: Callable[[Emit, Any], Any] | None = None
     note: str = ""
+    before: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ class Graph:
 
     def replace(self, found: Found, kept: set[Any]) -> bool:
         """Give the root its new value; False when the types differ, and nothing changed."""
-        made: list[Any] = []
+        made: list[Any] = list(found.before)
 
         def emit(expr: Any) -> Any:
             if isinstance(expr, relax.Var):
@@ -303,7 +305,8 @@ def saved(graph: Graph, found: Found, kept: set[Any]) -> Gain:
     kernel: dict[Any, Any] = {}
     for var in reversed([var for var in graph.values if var in dying]):
         readers = {kernel[user] for user in graph.users.get(var, ()) if user in kernel}
-        ends = op_name(graph.values[var]) in _ENDS_KERNEL
+        call = graph.call(var)
+        ends = call is not None and op_name(call) in _ENDS_KERNEL
         kernel[var] = var if ends or len(readers) != 1 else readers.pop()
     before = 0.0
     for head in set(kernel.values()):

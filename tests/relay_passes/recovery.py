@@ -91,6 +91,8 @@ def evaluate(mod: tvm.IRModule, *arrays: Array) -> list[Array]:
     def value(expr: Any) -> Any:
         if isinstance(expr, relax.Var):
             return values[expr]
+        if isinstance(expr, relax.TupleGetItem):
+            return value(expr.tuple_value)[expr.index]
         if isinstance(expr, relax.Tuple):
             return [value(field) for field in expr.fields]
         if isinstance(expr, relax.Call):

@@ -16,22 +16,37 @@ def rope(x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
     half, dtype, wide = cos.shape[2], str(x.dtype), accumulator(str(x.dtype))
     shared = isinstance(cos.shape[0], tirx.IntImm) and int(cos.shape[0]) == 1
 
-    def at(b: Any, h: Any, s: Any, i: Any) -> Any:
+    # Where all features turn, no element has to ask.
+    fixed = all(isinstance(extent, tirx.IntImm) for extent in (half, x.shape[3]))
+    full = fixed and int(x.shape[3]) == 2 * int(half)
+
+    def neighbours(b: Any, h: Any, s: Any, i: Any) -> Any:
         turned = i < 2 * half
-        lane = tirx.Select(turned, i, tirx.const(0, str(i.ty.dtype)))
-        if interleaved:
-            pair, second = tirx.floordiv(lane, 2), tirx.floormod(lane, 2) == 1
-            partner = tirx.Select(second, lane - 1, lane + 1)
-        else:
-            second = lane >= half
-            pair = tirx.Select(second, lane - half, lane)
-            partner = tirx.Select(second, lane - half, lane + half)
+        lane = i if full else tirx.Select(turned, i, tirx.const(0, str(i.ty.dtype)))
+        second = tirx.floormod(lane, 2) == 1
+        pair, partner = tirx.floordiv(lane, 2), tirx.Select(second, lane - 1, lane + 1)
         row = 0 if shared else b
         own, other = x(b, h, s, lane).astype(wide), x(b, h, s, partner).astype(wide)
         c, z = cos(row, s, pair).astype(wide), sin(row, s, pair).astype(wide)
         value = own * c + tirx.Select(second, other * z, tirx.const(0, wide) - other * z)
-        return tirx.Select(turned, value.astype(dtype), x(b, h, s, i))
+        return (
+            value.astype(dtype) if full else tirx.Select(turned, value.astype(dtype), x(b, h, s, i))
+        )
 
+    def halves(b: Any, h: Any, s: Any, i: Any) -> Any:
+        # One index a branch: chosen indices would be gathered, these are loaded as vectors.
+        row = 0 if shared else b
+
+        def turn(pair: Any, partner: Any, sign: int) -> Any:
+            own, other = x(b, h, s, i).astype(wide), x(b, h, s, partner).astype(wide)
+            c, z = cos(row, s, pair).astype(wide), sin(row, s, pair).astype(wide)
+            value = own * c + other * z if sign > 0 else own * c - other * z
+            return value.astype(dtype)
+
+        value = tirx.if_then_else(i < half, turn(i, i + half, -1), turn(i - half, i - half, 1))
+        return value if full else tirx.if_then_else(i < 2 * half, value, x(b, h, s, i))
+
+    at = neighbours if interleaved else halves
     return te.compute(x.shape, at, name="rope")
 
 
