@@ -34,6 +34,7 @@ def phases() -> tuple[Phase, ...]:
         expand_attention,
         fold_affine,
         fold_constant,
+        fold_input_scale,
         fold_pad,
         fuse_kernels,
         gate_matmuls,
@@ -84,6 +85,7 @@ def phases() -> tuple[Phase, ...]:
         Phase(
             "restructure",
             (
+                (2, fold_input_scale.PASS),
                 (2, hoist_reshape.PASS),
                 (2, merge_matmuls.PASS),
                 (expand_attention.LEVEL, expand_attention.PASS),
