@@ -101,6 +101,28 @@ class KernelFacts:
         return sum(block.operations * block.iterations for block in self._blocks) / max(1, extent)
 
     @cached_property
+    def formula(self) -> tuple[float, tuple[float, ...]]:
+        """Operations of an element's formula written out, and how often each operand stands in it.
+
+        Reductions are stored, so what is computed from them reads one value.
+        """
+        written: dict[Any, tuple[float, dict[Any, float]]] = {}
+        for block in self._blocks:
+            length, counts = block.operations + 1.0, dict[Any, float]()
+            for source, _ in block.loads:
+                inner, inside = written.get(source, (0.0, {source: 1.0}))
+                length += inner
+                for operand, count in inside.items():
+                    counts[operand] = counts.get(operand, 0.0) + count
+            written[block.target] = (length, counts) if block.parallel else (1.0, counts)
+        results = [written[target] for target in self._results]
+        total = sum(length for length, _ in results)
+        operands = self.func.params
+        return total, tuple(
+            sum(counts.get(operand, 0.0) for _, counts in results) for operand in operands
+        )
+
+    @cached_property
     def keeps_last_axis(self) -> bool:
         """Whether elements along the last axis of the result come from such of the operands."""
         return all(

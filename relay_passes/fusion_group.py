@@ -35,6 +35,9 @@ SHOWN = 2
 MAX_MEMBERS = 256
 #: Operands of one kernel.
 MAX_ARGUMENTS = 96
+#: Operations of one element's formula: where each operator reads its operand several times, the
+#: written-out formula grows by that factor with every one of them, and compilers never end.
+MAX_FORMULA = 3000
 
 #: ``(members, anchor) -> why the target has no schedule for them together``, empty if it has.
 Trial = Callable[[list[Node], Node], str]
@@ -143,6 +146,8 @@ class Grouping:
             reason = self._no_follower(node, inside, anchor)
             if not reason and len(inside) >= MAX_MEMBERS:
                 reason = f"the kernel has {MAX_MEMBERS} parts already"
+            if not reason:
+                reason = _too_long([*inside, node])
             if not reason and node.outside and pending:
                 reason = f"{node.source} is also read by {node.outside}"
             if reason:
@@ -220,6 +225,9 @@ class Grouping:
             return f"the kernel would have more than {MAX_MEMBERS} parts", None
         if self._arguments(group, home) > MAX_ARGUMENTS:
             return f"the kernel would have more than {MAX_ARGUMENTS} operands", None
+        long = _too_long([*group.members, *home.members])
+        if long:
+            return long, None
         if group.anchor is not None:
             return f"{group.anchor.facts.name} is {group.anchor.facts.kind}", None
         return self._priced_join(group, home)
@@ -257,6 +265,23 @@ class Grouping:
 
     def _decline(self, producer: Node, reader: Node, reason: str, gain: Gain | None = None) -> None:
         self._declined.setdefault((producer, reader), (reason, gain))
+
+
+def _too_long(members: list[Node]) -> str:
+    """Why the kernel of ``members`` would have too long a formula; empty where it has not."""
+    lengths: dict[Node, float] = {}
+    longest = 0.0
+    for node in sorted(members, key=_index):
+        length, counts = node.facts.formula
+        for position, made in enumerate(node.producers):
+            if made is not None:
+                length += counts[position] * lengths.get(made[0], 0.0)
+        longest = max(longest, length)
+        # What an anchor computes is stored: its readers load one value.
+        lengths[node] = 1.0 if _is_anchor(node) else length
+    if longest <= MAX_FORMULA:
+        return ""
+    return f"the formula of one element would have {longest:.3g} operations, {MAX_FORMULA} at most"
 
 
 def _written_anyway(who: str) -> str:

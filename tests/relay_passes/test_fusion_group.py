@@ -234,3 +234,19 @@ def test_every_edge_is_answered() -> None:
     told = {tuple(subject.split(" -> ")) for subject, d in decisions.items() if not d.fired}
     assert inside | told >= edges
     assert not inside & told
+
+
+def test_formulas_that_would_grow_without_end_are_cut() -> None:
+    """Each step reads its operand three times, so the whole chain would have 3^12 terms."""
+
+    def body(x: Any) -> Any:
+        for step in range(12):
+            squared = emit(relax.op.multiply(x, x), f"s{step}")
+            x = emit(relax.op.multiply(squared, x), f"c{step}")
+        return [x]
+
+    groups, decisions = fused(body)
+    assert 2 <= len(groups) <= 5
+    assert all(len(group) > 2 for group in groups)
+    declined = [d.reason for d in decisions.values() if not d.fired]
+    assert any("operations, 3000 at most" in reason for reason in declined)
