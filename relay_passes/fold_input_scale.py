@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
@@ -35,7 +36,7 @@ from uif_tvm.relay_passes.affine_ops import (
 from uif_tvm.compiler.gain import Gain
 from uif_tvm.compiler.graph_pass import GraphPass
 from uif_tvm.ops.build import numpy_dtype
-from uif_tvm.relax_util import attributes, make_constant, op_name, static_shape
+from uif_tvm.relax_util import attributes, make_constant, op_name
 from uif_tvm.target.spec import dtype_bytes
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class _Fold(AffineRewrite):
         data = product.call.args[0]
         made = self.made_by(data)
         step = self.step(made) if made is not None else None
-        if step is None or static_shape(step.data) != static_shape(data):
+        if step is None or not tvm_ffi.structural_equal(step.data.ty, data.ty):
             return None
         value = step.scale if step.scale is not None else step.shift
         assert value is not None

@@ -199,6 +199,14 @@ def test_weight_of_two_products_is_not_copied_for_a_scale():
                 lambda x: relax.op.matmul(x, constant(weights(6, 4))),
             ),
         ),
+        # The factor makes six features of one, in rows whose number is open.
+        module(
+            [("x", ("n", 1), "float32")],
+            emitted(
+                lambda x: relax.op.multiply(x, constant(weights(6))),
+                lambda x: relax.op.matmul(x, constant(weights(6, 4))),
+            ),
+        ),
         # The factor is an input.
         module(
             [*X, ("s", (6,), "float32")],
