@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import tvm
 from tvm import relax
 
 from tests.models import context, module
@@ -121,3 +122,17 @@ def test_dumps_that_cannot_be_written(tmp_path):
     with pytest.raises(EnvironmentFault, match="cannot write the IR dump") as caught:
         run(make("a"), save_temps=tmp_path / "taken")
     assert caught.value.code == "UIF-ENV-TEMPS"
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (None, "returned NoneType instead of a module"),
+        (tvm.IRModule({}), "has no function main"),
+    ],
+)
+def test_result_that_is_no_module_is_the_passs_own_fault(result, said):
+    odd = type("Odd", (GraphPass,), {"name": "odd", "apply": lambda self, mod, ctx: result})()
+    error = failure(odd, make("next"))
+    assert error.op == "odd"
+    assert said in str(error)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.compiler.test_graph_pass import make
 from tests.models import context, fake_target
 from uif_tvm.compiler.graph_pass import FACTS
 from uif_tvm.compiler.pipeline import passes_for, phases
+from uif_tvm.errors import TargetError
 
 
 def names(level, target="cpu"):
@@ -50,3 +53,19 @@ def test_passes_of_the_target_end_their_phase():
     assert order.index("acme-one") < order.index("acme-two") < order.index("legalize")
     # Level 0 is the yardstick: of a target's passes, only what it cannot do without.
     assert [name for name in names(0, target) if name.startswith("acme")] == ["acme-two"]
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        (lambda ctx: None, "TypeError"),
+        (lambda ctx: [object()], "made object instead of passes"),
+        (lambda ctx: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_broken_passes_of_a_target_are_the_targets_fault(factory, said):
+    target = fake_target(phase_overrides={"layout": factory})
+    (layout,) = [phase for phase in phases() if phase.name == "layout"]
+    with pytest.raises(TargetError, match=said) as caught:
+        passes_for(layout, replace(context(), target=target))
+    assert caught.value.code == "UIF-TARGET-BROKEN"

@@ -35,6 +35,17 @@ class GraphPass:
         raise NotImplementedError
 
 
+def _no_module(result: object) -> str | None:
+    """What is wrong with a pass's result; the next pass would be blamed for it."""
+    import tvm
+
+    if not isinstance(result, tvm.IRModule):
+        return f"it returned {type(result).__name__} instead of a module"
+    if not any(var.name_hint == "main" for var in result.functions):
+        return "the module that it returned has no function main"
+    return None
+
+
 def _only_kernels(mod: tvm.IRModule) -> str | None:
     from uif_tvm.relax_util import high_level_ops
 
@@ -102,6 +113,9 @@ class PassDriver:
         except Exception as error:
             # TVM raises bare built-ins; the user needs to know which pass they came from.
             fail(f"{type(error).__name__}: {error}", error)
+        lacks = _no_module(mod)
+        if lacks:
+            fail(lacks)
         for fact in graph_pass.ensures:
             wrong = self._wrong(fact, mod)
             if wrong:

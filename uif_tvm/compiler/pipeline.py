@@ -9,9 +9,13 @@ Level 3: + operators reordered, algorithms that change rounding.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from uif_tvm.errors import TargetError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from uif_tvm.compiler.context import CompileContext
     from uif_tvm.compiler.graph_pass import GraphPass
 
@@ -123,8 +127,31 @@ def passes_for(phase: Phase, ctx: CompileContext) -> list[GraphPass]:
 
     Level 0 is what other levels are verified against: of the target's passes it has only those
     that nothing can do without.
+
+    Raises:
+        TargetError: what the target adds to the phase are no passes.
     """
     chosen = [graph_pass for level, graph_pass in phase.passes if level <= ctx.level]
     extra = ctx.target.phase_overrides.get(phase.name)
-    own = list(extra(ctx)) if extra else []
+    own = _own_passes(phase, extra, ctx) if extra else []
     return chosen + [graph_pass for graph_pass in own if ctx.level > 0 or not graph_pass.optional]
+
+
+def _own_passes(phase: Phase, factory: Callable[..., Any], ctx: CompileContext) -> list[GraphPass]:
+    """What a target's factory makes for ``phase``, checked: a third party wrote it."""
+    from uif_tvm.compiler.graph_pass import GraphPass
+
+    try:
+        made = list(factory(ctx))
+        odd = [type(item).__name__ for item in made if not isinstance(item, GraphPass)]
+        fault = f"made {', '.join(odd)} instead of passes" if odd else ""
+    except Exception as error:  # whatever it is, the target is what the user must look at
+        made, fault = [], f"failed: {type(error).__name__}: {error}"
+    if fault:
+        raise TargetError(
+            f"phase_overrides[{phase.name!r}] of target {ctx.target.id!r} {fault}",
+            code="UIF-TARGET-BROKEN",
+            target=ctx.target.id,
+            hint="give a function of the context that returns a list of GraphPass objects",
+        )
+    return made

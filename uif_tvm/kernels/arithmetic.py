@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from uif_tvm.kernels import wraparound
 from uif_tvm.kernels.functions import const, is_float, kind, select
 from uif_tvm.kernels.math import is_nan
 
@@ -35,14 +36,26 @@ def _extreme(a: Expr, b: Expr, larger: bool) -> Expr:
     return select(tirx.Or(better, is_nan(a)), a, b)
 
 
+def add(a: Expr, b: Expr) -> Expr:
+    """``a + b``; integers wrap around."""
+    return a + b if is_float(a) else wraparound.add(a, b)
+
+
+def multiply(a: Expr, b: Expr) -> Expr:
+    """``a * b``; integers wrap around."""
+    return a * b if is_float(a) else wraparound.multiply(a, b)
+
+
 def subtract(a: Expr, b: Expr) -> Expr:
-    """``a - b`` of floats, written as ``a + b * -1``, which LLVM makes a subtraction again.
+    """``a - b``; integers wrap around.
+
+    That of floats is written as ``a + b * -1``, which LLVM makes a subtraction again.
 
     TVM's simplifier takes floats for real numbers where it sees a difference: ``x - x`` becomes 0
     even for NaN, and ``(x + y) - y`` becomes ``x``, so that rounding by adding and taking away a
     large number did nothing once both were one kernel.
     """
-    return a + b * const(b, -1.0)
+    return a + b * const(b, -1.0) if is_float(a) else wraparound.subtract(a, b)
 
 
 def maximum(a: Expr, b: Expr) -> Expr:

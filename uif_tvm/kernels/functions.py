@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from uif_tvm.kernels import wraparound
 from uif_tvm.kernels.math import is_nan
 
 Expr = Any
@@ -152,16 +153,18 @@ def sign(v: Expr) -> Expr:
     return select(v > zero, one, select(v < zero, const(v, -1), v if is_float(v) else zero))
 
 
-def negative(v: Expr) -> Expr:
-    """-v; unsigned integers wrap."""
-    return const(v, -0.0) - v if is_float(v) else const(v, 0) - v
-
-
 def absolute(v: Expr) -> Expr:
-    """|v|; unsigned numbers are their own."""
+    """|v|; unsigned numbers are their own, the smallest integer wraps to itself."""
     from tvm import tirx
 
-    return v if kind(v).startswith("uint") or kind(v) == "bool" else tirx.abs(v)
+    if kind(v).startswith("uint") or kind(v) == "bool":
+        return v
+    return tirx.abs(v) if is_float(v) else select(v < const(v, 0), negative(v), v)
+
+
+def negative(v: Expr) -> Expr:
+    """-v; integers wrap around."""
+    return const(v, -0.0) - v if is_float(v) else wraparound.subtract(const(v, 0), v)
 
 
 def is_infinite(v: Expr, positive: bool = True, negative: bool = True) -> Expr:

@@ -109,7 +109,9 @@ def _division(op: str, formula: Formula, on_floats: bool) -> Legalizer:
 
 #: Operator name -> legalisation.
 LEGALIZE: dict[str, Legalizer] = {
-    "relax.subtract": _binary("subtract", arithmetic.subtract, FLOATS),
+    "relax.add": _binary("add", arithmetic.add, INTS),
+    "relax.subtract": _binary("subtract", arithmetic.subtract, (*FLOATS, *INTS)),
+    "relax.multiply": _binary("multiply", arithmetic.multiply, INTS),
     "relax.power": _power,
     "relax.divide": _division("divide", arithmetic.divide, on_floats=False),
     "relax.floor_divide": _division("floor_divide", arithmetic.floor_divide, on_floats=True),
