@@ -147,6 +147,8 @@ def read_fused(
         if anchor is None:
             raise UnreadableError("no anchor block")
         inputs, result = _inputs([*stages, anchor]), _result(func, anchor, chain)
+        if not inputs:
+            raise UnreadableError("it reads nothing: every window lies in the padding")
         kernel = FusedKernel(func, anchor, family, inputs, result, chain)
         _check(kernel)
     except UnreadableError as reason:
