@@ -6,15 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 from typing import Any
 
 from tvm import relax, tirx
 from tvm.ir import Call, GlobalVar
 from uif_tvm.relay_passes.fusion_facts import KernelFacts, Reading
 
+from uif_tvm.compiler.gain import tensor_bytes
 from uif_tvm.relax_util import host_function, host_op, op_name
-from uif_tvm.target.spec import dtype_bytes
 
 
 @dataclass(eq=False)
@@ -81,12 +80,6 @@ def extents_of(ty: Any) -> tuple[int | None, ...]:
     """Extents of a tensor type, ``None`` for those of run time; empty when the rank is open."""
     values = getattr(getattr(ty, "shape", None), "values", None) or ()
     return tuple(int(v.value) if isinstance(v, tirx.IntImm) else None for v in values)
-
-
-def tensor_bytes(ty: Any) -> float:
-    """Bytes of a tensor; extents of run time count once."""
-    size = dtype_bytes(str(ty.dtype.dtype if hasattr(ty.dtype, "dtype") else ty.dtype))
-    return float(prod(extent or 1 for extent in extents_of(ty)) * size)
 
 
 def blocks_of(func: relax.Function) -> Iterator[Any]:

@@ -20,6 +20,7 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from uif_tvm.compiler.graph_pass import GraphPass
+from uif_tvm.kernels.legalize.rules import dtype_of
 from uif_tvm.kernels.matmul import OUT_FUSABLE, batch_matmul, pack_weight, packed_matmul
 from uif_tvm.relax_util import constant_array, make_constant, op_name, static_shape
 from uif_tvm.target.schedule import MatmulPlan, MatmulProblem
@@ -59,7 +60,7 @@ class _Pack(PyExprMutator):  # type: ignore[misc]
 
     def _rewrite(self, call: Call) -> Any | Refusal:
         x, y = call.args
-        dtypes = {_dtype(x), _dtype(y), _dtype(call)}
+        dtypes = {dtype_of(x), dtype_of(y), dtype_of(call)}
         if len(dtypes) != 1:
             return Refusal("mixed-dtypes", f"operands and result are {', '.join(sorted(dtypes))}")
         left, right = _shape(x), _shape(y)
@@ -69,8 +70,8 @@ class _Pack(PyExprMutator):  # type: ignore[misc]
             return Refusal("empty", f"{left} x {right} has no elements")
         weight, transposed = self._constant_side(y)
         if weight is not None and len(right) == 2:
-            return self._packed_call(x, left, weight, transposed, _dtype(call))
-        return self._batched_call(x, y, left, right, _dtype(call))
+            return self._packed_call(x, left, weight, transposed, dtype_of(call))
+        return self._batched_call(x, y, left, right, dtype_of(call))
 
     def _packed_call(
         self, x: Any, left: list[Any], weight: Any, transposed: bool, dtype: str
@@ -172,10 +173,6 @@ class _Pack(PyExprMutator):  # type: ignore[misc]
         axes = bound.attrs.axes
         order = [int(a) % rank for a in axes] if axes is not None else list(range(rank))[::-1]
         return (bound.args[0], True) if order == swap else (y, False)
-
-
-def _dtype(expr: Any) -> str:
-    return str(expr.ty.dtype.dtype)
 
 
 def _shape(expr: Any) -> list[Any] | None:

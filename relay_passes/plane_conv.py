@@ -18,6 +18,7 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from uif_tvm.compiler.graph_pass import GraphPass
+from uif_tvm.kernels.legalize.rules import dtype_of
 from uif_tvm.kernels.matmul import OUT_FUSABLE
 from uif_tvm.kernels.plane_conv import pack_filters, plane_conv2d, plane_depthwise
 from uif_tvm.relax_util import constant_array, make_constant, op_name, static_shape
@@ -62,8 +63,8 @@ class _Rewrite(PyExprMutator):  # type: ignore[misc]
         layouts = (str(attrs.data_layout), str(attrs.kernel_layout))
         if layouts != _LAYOUTS[str(op_name(call))]:
             return Refusal("layout", ", ".join(layouts))
-        dtype = _dtype(call)
-        if {dtype, _dtype(call.args[0]), str(weight.dtype)} != {dtype}:
+        dtype = dtype_of(call)
+        if {dtype, dtype_of(call.args[0]), str(weight.dtype)} != {dtype}:
             return Refusal("mixed-dtypes", "operands and result differ in dtype")
         planner, machine = self.ctx.target.planner, self.ctx.target.machine
         if planner is None:
@@ -115,10 +116,6 @@ class _Rewrite(PyExprMutator):  # type: ignore[misc]
         while isinstance(expr, relax.Var):
             expr = self.lookup_binding(expr)
         return None if expr is None else constant_array(expr)
-
-
-def _dtype(expr: Any) -> str:
-    return str(expr.ty.dtype.dtype)
 
 
 def _extents(expr: Any) -> list[Any] | None:

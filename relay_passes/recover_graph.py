@@ -21,11 +21,10 @@ import tvm_ffi
 from tvm import relax
 from tvm.ir import Call, GenericConst
 
-from uif_tvm.compiler.gain import Gain
+from uif_tvm.compiler.gain import Gain, tensor_bytes
 from uif_tvm.compiler.graph_pass import GraphPass
 from uif_tvm.relax_util import bindings, constant_array, op_name
 from uif_tvm.standard_ops import call as standard_call
-from uif_tvm.target.spec import dtype_bytes
 
 if TYPE_CHECKING:
     from uif_tvm.compiler.context import CompileContext
@@ -312,21 +311,10 @@ def saved(graph: Graph, found: Found, kept: set[Any]) -> Gain:
     for head in set(kernel.values()):
         members = [var for var, own in kernel.items() if own == head]
         read = {x for var in members for x in _variables(graph.values[var])} - set(members)
-        before += tensor_bytes(head) + sum(map(tensor_bytes, read))
+        before += tensor_bytes(head.ty) + sum(tensor_bytes(x.ty) for x in read)
     operands = {x for x in found.operands if isinstance(x, relax.Var)}
-    after = tensor_bytes(found.root) + sum(map(tensor_bytes, operands))
+    after = tensor_bytes(found.root.ty) + sum(tensor_bytes(x.ty) for x in operands)
     return Gain(bytes=before - after, launches=len(set(kernel.values())) - 1)
-
-
-def tensor_bytes(expr: Any) -> float:
-    """Bytes of a tensor; extents settled at run time count as 1."""
-    values = getattr(getattr(expr.ty, "shape", None), "values", None)
-    if values is None:
-        return 0.0
-    total = float(dtype_bytes(str(expr.ty.dtype)))
-    for extent in values:
-        total *= int(extent) if isinstance(extent, tvm.tirx.IntImm) else 1
-    return total
 
 
 #: Types that formulas are computed in for the sake of 16-bit ones.

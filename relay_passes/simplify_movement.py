@@ -31,6 +31,7 @@ from uif_tvm.relay_passes.local_rewrite import LocalRewrite, operator
 
 from uif_tvm.compiler.gain import Gain
 from uif_tvm.compiler.graph_pass import GraphPass
+from uif_tvm.kernels.legalize.rules import dtype_of
 from uif_tvm.relax_util import calls, op_name, static_shape
 from uif_tvm.standard_ops import read
 
@@ -175,15 +176,15 @@ def _slice(rewrite: _Simplify, call: Call, operands: list[Any], attrs: Any) -> A
 
 
 def _cast(rewrite: _Simplify, call: Call, operands: list[Any], attrs: Any) -> Answer:
-    source, dtype = operands[0], _dtype(call)
-    if _dtype(source) == dtype:
+    source, dtype = operands[0], dtype_of(call)
+    if dtype_of(source) == dtype:
         return source, f"a cast to the type it has, {dtype}"
     made = rewrite.made_by(source)
-    if made is None or operator(made) != "relax.astype" or _dtype(made.args[0]) != dtype:
+    if made is None or operator(made) != "relax.astype" or dtype_of(made.args[0]) != dtype:
         return None
-    if _dtype(source) in _EXACT_IN.get(dtype, ()):
-        return made.args[0], f"{dtype} through {_dtype(source)} is exact"
-    rewrite.declined(f"{_dtype(source)} does not hold every {dtype}")
+    if dtype_of(source) in _EXACT_IN.get(dtype, ()):
+        return made.args[0], f"{dtype} through {dtype_of(source)} is exact"
+    rewrite.declined(f"{dtype_of(source)} does not hold every {dtype}")
     return None
 
 
@@ -212,10 +213,6 @@ def _flip(rewrite: _Simplify, call: Call, operands: list[Any], attrs: Any) -> An
     if rank and int(made.attrs.axis) % rank == int(attrs["axis"]) % rank:
         return made.args[0], f"flipped twice along axis {attrs['axis']}"
     return None
-
-
-def _dtype(expr: Any) -> str:
-    return str(expr.ty.dtype.dtype)
 
 
 _RULES: dict[str, Rule] = {

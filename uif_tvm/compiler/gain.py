@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
+
+from uif_tvm.target.spec import dtype_bytes
 
 if TYPE_CHECKING:
     import tvm
@@ -64,6 +67,20 @@ class Gain:
             "flops_saved": self.flops,
             "basis": "roofline" if self.measured_us is None else "measured",
         }
+
+
+def tensor_bytes(ty: Any) -> float:
+    """Traffic of reading or writing a tensor of a Relax type once.
+
+    Extents settled at run time count as 1, and what is no tensor of known rank as nothing.
+    """
+    from tvm import tirx
+
+    extents = getattr(getattr(ty, "shape", None), "values", None)
+    if extents is None:
+        return 0.0
+    known = (int(extent) if isinstance(extent, tirx.IntImm) else 1 for extent in extents)
+    return float(prod(known) * dtype_bytes(str(ty.dtype)))
 
 
 def consider(
